@@ -93,3 +93,13 @@ def test_a_model_on_a_log_scale_is_refused():
         fields.given_averages(gp, BLOCKS[:1], [1.0], noise=0.1)
     with pytest.raises(ValueError, match="lower < upper"):
         fields.block([0.0], [0.0])
+
+
+def test_averages_are_added_to_slopes():
+    """A model that was given slopes, and then averages: both hold for every path."""
+    Z = points(3, seed=4)
+    gp = matheron.ExactGP(kernels.RBF(0.4), matheron.observe.gradient(Z), torch.ones(6), noise=0.0)
+    paths = matheron.draw(fields.given_averages(gp, BLOCKS, [0.3, 0.1, -0.2], noise=0.0), 5, seed=0)
+    for cells, value in zip(BLOCKS, [0.3, 0.1, -0.2], strict=True):
+        assert torch.allclose(paths(cells).mean(-1), torch.tensor(value).double(), atol=1e-4)
+    assert torch.allclose(paths.at(matheron.observe.gradient(Z)), torch.ones(6).double(), atol=1e-4)

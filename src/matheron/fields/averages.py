@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..core.boxes import as_box
 from ..core.checks import ArrayLike, as_count, as_noise, as_points, as_tensor
-from ..models import ExactGP, SparseGP
-from ..solvers.cholesky import safe_cholesky
+from ..models import ExactGP, observe
 
 
 def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
@@ -29,15 +28,15 @@ def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
     return torch.cartesian_prod(*axes).reshape(-1, len(low))
 
 
-def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise: ArrayLike) -> SparseGP:
+def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise: ArrayLike) -> ExactGP:
     """Condition a model also on averages of the field over blocks: y_b = mean of f over block b + eps.
 
-    All data depend on f at the points of the data and at the points that represent the blocks. The posterior of these
-    values is Gaussian with a closed form. They become the inducing values of a `SparseGP`, whose paths are as exact as
-    those of an `ExactGP`. The cost is a factorisation for that number of points.
+    Each average is one more observation, a weighted sum of values (`observe.combine`), so a draw factorises as many
+    rows as there are data and blocks, however many points represent a block. Averages over boxes, with as many points
+    as the kernel needs, are `observe.mean(lower, upper)`.
 
     Args:
-        gp: the kernel, the mean, and the observations at points.
+        gp: the kernel, the mean, and the observations.
         blocks: for each average the points `[q, d]` whose mean it is: `fields.block(...)`, or those of a mesh that
             lie in a polygon.
         y: the averages `[b]`, in the user's units.
@@ -55,50 +54,32 @@ def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise
         raise TypeError(f"gp: expected an ExactGP, such as matheron.fit returns, got {type(gp).__name__}")
     if gp.num_outputs > 1:
         raise ValueError(f"gp: expected a model of one output, got {gp.num_outputs}")
-    X, inward, outward = gp.train_inputs.detach().double(), gp.input_transform, gp.output_transform
+    like, inward, outward = gp.sites.points.detach().double(), gp.input_transform, gp.output_transform
     if outward is not None and not outward.affine:
         raise ValueError(
             "gp: expected an affine output transform, or none; the mean of a block does not pass through it"
         )
     if len(blocks) < 1:
         raise ValueError("blocks: expected at least one")
-    cells = [as_points(b, "blocks", input_dim=gp.input_dim, like=X, names=gp.input_names) for b in blocks]
+    cells = [as_points(b, "blocks", input_dim=gp.input_dim, like=like, names=gp.input_names) for b in blocks]
     if any(len(cell) < 1 for cell in cells):
         raise ValueError("blocks: expected at least one point in each")
-    y = as_tensor(y, "y", like=X)
+    y = as_tensor(y, "y", like=like)
     if y.shape != (len(cells),):
         raise ValueError(f"y: expected [{len(cells)}], one average per block, got {list(y.shape)}")
-    noise = as_noise(noise, len(cells), like=X)
+    noise = as_noise(noise, len(cells), like=like)
     if inward is not None:
         cells = [inward(cell) for cell in cells]
     if outward is not None:
         y, noise = outward.inverse(y[:, None])[:, 0], noise / outward.derivative(y[:, None])[:, 0].square()
-
-    Z = torch.cat([X, *cells])
-    n, sizes = len(X), torch.tensor([len(cell) for cell in cells], device="cpu")
-    A = torch.zeros(n + len(cells), len(Z), dtype=Z.dtype, device=Z.device)  # what is observed of f(Z)
-    A[:n, :n] = torch.eye(n, dtype=Z.dtype, device=Z.device)
-    A[n + torch.arange(len(cells), device="cpu").repeat_interleave(sizes), torch.arange(n, len(Z), device="cpu")] = (
-        1 / sizes.to(Z)
-    ).repeat_interleave(sizes.to(Z.device))
-    with torch.no_grad():
-        K = gp.kernel.forward(Z, Z).double()
-        jitter = 1e-10 * float(K.diagonal().mean())  # points of a block lie close together
-        L, added = safe_cholesky(
-            K + jitter * torch.eye(len(Z), dtype=K.dtype, device=K.device), "k(Z, Z) of data and blocks"
-        )
-        residual = torch.cat([gp.train_targets.double(), y]) - A @ gp.mean(Z)[:, 0]
-        # f(Z) = mean + L u with u ~ N(0, I) before the data, and B u + eps = residual.
-        B, N = A @ L, torch.cat([gp.noise.double(), noise])
-        # The data's own factor is taken by QR of [B, N^1/2]: squaring it would lose half of the digits.
-        R = torch.linalg.qr(torch.cat([B, N.sqrt().diag_embed()], dim=1).mT).R.mT  # [n + b, n + b], R R^T = B B^T + N
-        W = torch.linalg.solve_triangular(R, B, upper=False)
-        q_mean = W.mT @ torch.linalg.solve_triangular(R, residual[:, None], upper=False)[:, 0]
-        # Cov u = I - W^T W, whose root is I - V (1 - sqrt(1 - s^2)) V^T.
-        _, s, Vh = torch.linalg.svd(W, full_matrices=False)
-        shrunk = 1 - (1 - s.square()).clamp_min(0).sqrt()
-        root = torch.eye(len(Z), dtype=K.dtype, device=K.device) - (Vh.mT * shrunk) @ Vh
-    return SparseGP(
-        gp.kernel, Z, q_mean, root, gp.mean, whitened=True, jitter=jitter + added,
-        input_transform=inward, output_transform=outward,
-    ).replaced(input_names=gp.input_names)  # fmt: skip
+    averages = [observe.combine(cell[None], cell.new_full((1, len(cell)), 1 / len(cell))) for cell in cells]
+    known = [observe.Functionals.of(gp.sites.to(like.dtype)), *averages]
+    return ExactGP(
+        gp.kernel,
+        observe.Functionals.concatenated(known),
+        torch.cat([gp.train_targets.to(like), y]),
+        torch.cat([gp.noise.to(like), noise]),
+        gp.mean,
+        input_transform=inward,
+        output_transform=outward,
+    ).replaced(input_names=gp.input_names)
