@@ -169,3 +169,22 @@ def test_thompson_trials_that_go_in_step_find_what_they_find_alone(module):
     together = thompson.regrets(2, case, trials, torch.device("cpu"), 64)
     assert together[2] == thompson.regrets(2, case, trials[2:], torch.device("cpu"), 64)[0]
     assert together[0] != together[1]
+
+
+def test_the_page_quotes_what_optimisation_with_gradients_found(module, capsys):
+    gradients = module("gradient_optimisation")
+    kept = json.loads(gradients.RESULTS.read_text())
+    gradients.report(kept["regrets"], kept["seconds"])
+    page = (FOLDER.parent / "docs" / "tutorials" / "observe.md").read_text()
+    assert all(line in page for line in capsys.readouterr().out.splitlines())
+
+
+def test_hartmanns_gradient_is_that_of_its_values(module):
+    gradients = module("gradient_optimisation")
+    x = torch.rand(5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    value, slope = gradients.hartmann(x)
+    torch.testing.assert_close(torch.autograd.grad(value.sum(), x)[0], slope.detach())
+    lowest = torch.tensor([[0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573]], dtype=torch.float64)
+    value, slope = gradients.hartmann(lowest)
+    assert abs(float(value) - gradients.LOWEST) < 1e-5
+    assert float(slope.abs().max()) < 1e-3
