@@ -3,9 +3,10 @@
     python benchmarks/gradient_optimisation.py      # prints, and writes results/gradients.json
 
 Both searches have the same six first points and the same kernel and mean, which are fitted once to 200 values
-at Sobol points. In each round one function is drawn, it is minimised, and Hartmann-6 is evaluated there: its value for the one search,
-its value and its gradient for the other. As many seeds run as fit the minutes of CPU time. Printed: the median of the
-simple regret, halfway and at the end, how many seeds come within 0.05 of the minimum, and how many gradients win.
+at Sobol points. In each round one function is drawn, it is minimised, and Hartmann-6 is evaluated there: its value for
+the one search, its value and its gradient for the other. No seed begins after three minutes of CPU time. Printed: the
+median of the simple regret, halfway and at the end, how many seeds come within 0.05 of the minimum, and for how
+many gradients win.
 """
 
 from __future__ import annotations
