@@ -55,7 +55,7 @@ def hartmann(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def known_kernel() -> tuple[kernels.Kernel, float]:
     """The kernel, in the units of Hartmann-6, and the mean that both searches use."""
-    X = torch.from_numpy(qmc.Sobol(6, seed=0).random(256))[:200]
+    X = torch.from_numpy(qmc.Sobol(6, rng=0).random(256))[:200]
     rows = matheron.summary(matheron.fit(None, X, hartmann(X)[0], num_starts=1, seed=0)).rows
     lengthscale = [rows[f"Matern.lengthscale[x{i}]"] for i in range(6)]
     return rows["Matern.outputscale"] * kernels.Matern(2.5, lengthscale), rows["mean"]
@@ -90,7 +90,7 @@ def main() -> None:
     began = time.process_time()
     kernel, mean = known_kernel()
     found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
-    seconds = dict.fromkeys(WAYS, 0.0)
+    seconds: dict[str, float] = dict.fromkeys(WAYS, 0.0)
     for seed in range(asked.seeds):
         if time.process_time() - began > 60 * asked.minutes:
             break
