@@ -128,6 +128,7 @@ def everything() -> dict[str, Any]:
         "the paper's features": prior(K.RBF(0.5), features="cosine"),
         "orthogonal": prior(K.RBF(0.5), features="orthogonal"),
         "equispaced": prior(K.RBF(0.5), features="equispaced", domain=(0.0, 1.0)),
+        "derivatives": posterior().derivative(1),
         "stacked means": coupled(two_means),
         "mixed means": coupled(mixed),
         "transforms": posterior(input_transform=inputs, output_transform=transforms.Exp()),
@@ -205,7 +206,7 @@ def test_nothing_that_can_be_in_a_path_is_left_untested(tmp_path):
     abstract = {"Kernel", "Stationary", "Radial", "OwnKernel", "Mean", "Transform", "RowMap", "Basis", "CutBasis"}
     abstract |= {"AbstractFunctions", "AbstractPaths", "Around", "PlacedFunctions", "PriorPlusUpdate"}
     abstract |= {"Update", "CentredUpdate", "Combined"}
-    derived = {"Canonical"}  # made again from the centres, never written
+    derived = {"Canonical", "CanonicalSlopes"}  # made again from the centres, never written
     assert concrete - seen - abstract - derived == set()
 
 
