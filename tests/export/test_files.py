@@ -83,6 +83,10 @@ def test_transforms_and_code_are_in_the_graph(tmp_path):
     network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)).double()
     inputs = transforms.Chain([transforms.Kumaraswamy([1.5, 2.0], 0.7), transforms.Log(10.0, [True, False])])
     parts = [f.of(inputs).map(transforms.Inverse(transforms.YeoJohnson(0.7))), f.clamp(-0.1, 0.3), abs(f) ** 0.3]
+    parts += [getattr(f, name)() for name in ("softplus", "sigmoid", "tanh", "exp", "abs", "square")]
+    parts += [(1 + f.square()).log(), (1 + f.square()).sqrt(), 1 / (1 + f.square())]
+    parts += [f.map(getattr(torch, name)) for name in ("sin", "cos", "expm1", "relu")]
+    parts += [f.square().map(torch.log1p), 40 + (40 * f).softplus()]
     parts += [f.of(network) * g, g.map(lambda f: f.sin() * f), f.of(transforms.Round([True, False], tau=0.3))]
     h = matheron.stack(parts)
     h.export(tmp_path / "h.onnx")

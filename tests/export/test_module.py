@@ -97,6 +97,7 @@ def others():
         "conditioned": paths.condition_on(points(3, 1), points(6, 3), noise=0.01, seed=0),
         "refreshed": paths.refreshed([[0.3]], seed=0),
         "some paths": paths[[4, 1]],
+        "a derivative of a prior": matheron.draw_prior(k.RBF(0.3), 3, input_dim=2, seed=0).gradient(),
         "a mean": matheron.PosteriorMean(paths),
         "a mean of outputs": matheron.PosteriorMean(matheron.draw(two_outputs(COUPLED), 4, seed=0)[..., [1, 0]]),
         "a mean of several models": matheron.PosteriorMean(matheron.draw(matheron.Outputs([smooth, rough]), 4))[
@@ -283,6 +284,14 @@ REFUSED = {
         lambda: drawn(k.RBF(0.3), mean=OwnMean()),
     ),
     "a transform": ("OwnTransform: this code cannot travel", lambda: drawn(k.RBF(0.3)).map(OwnTransform())),
+    "a derivative": (
+        r"PartialDerivatives: .* differentiate that: torch.func.jacrev",
+        lambda: drawn(k.RBF(0.3)).derivative(0),
+    ),
+    "a derivative of a product": (
+        r"PartialDerivatives: .* do not travel; take the module of the function itself",
+        lambda: drawn(k.RBF(0.3)).exp().gradient(),
+    ),
     "harmonics": ("SphericalHarmonics: .* cannot travel", on_a_sphere),
 }
 

@@ -78,6 +78,7 @@ CASES: dict[str, tuple[AbstractFunctions, Formula]] = {
     "log": (POSITIVE.log(), lambda x: POSITIVE(x).log()),
     "sigmoid": (F.map(torch.sigmoid), lambda x: torch.sigmoid(F(x))),
     "softplus": (F.softplus(), lambda x: torch.nn.functional.softplus(F(x))),
+    "softplus far from zero": ((60 * F).softplus(), lambda x: torch.logaddexp(60 * F(x), torch.zeros(()))),
     "tanh of outputs": (TWO.tanh(), lambda x: torch.tanh(TWO(x))),
     "an absolute value": (abs(F), lambda x: F(x).abs()),
     "a square": (F.square(), lambda x: F(x) ** 2),

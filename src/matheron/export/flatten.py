@@ -20,7 +20,18 @@ from .. import kernels
 from ..core.checks import per_dimension
 from ..core.own_function import OwnFunction
 from ..core.value import Parts, Value
-from ..evaluate import Basis, Canonical, Cosines, Float64Term, Pairs, PathTerm, Products, Record, WeightedSum
+from ..evaluate import (
+    Basis,
+    Canonical,
+    CanonicalSlopes,
+    Cosines,
+    Float64Term,
+    Pairs,
+    PathTerm,
+    Products,
+    Record,
+    WeightedSum,
+)
 from ..kernels import Kernel
 from ..kernels.spatial import rotation
 from ..lattice.basis import Lattice
@@ -34,6 +45,7 @@ from ..paths import (
     LinearCombination,
     Mapped,
     OutputPaths,
+    PartialDerivatives,
     PointwiseProduct,
     PosteriorMean,
     SelectedPaths,
@@ -87,6 +99,8 @@ def to_module(functions: AbstractFunctions) -> FunctionModule:
 def flattened(functions: AbstractFunctions) -> nn.Module:
     """A module from points to values `[s, n, t]`: for functions that are made of records, these side by side."""
     records = functions._records()
+    if records is None and isinstance(functions, PartialDerivatives):
+        raise TypeError(_NO_DERIVATIVES)
     if records is None:
         raise TypeError(
             f"{type(functions).__name__}: expected functions that are sums of waves and of functions k(., z), or "
@@ -94,6 +108,13 @@ def flattened(functions: AbstractFunctions) -> nn.Module:
         )
     models = [_model(record) for record in records]
     return models[0] if len(models) == 1 else module.SideBySideModule(models)
+
+
+_NO_DERIVATIVES = (
+    "PartialDerivatives: those of functions k(., z_j), and of what is made of several functions, do not travel; take "
+    "the module of the function itself, and differentiate that: torch.func.jacrev, or value_and_grad of "
+    "matheron_portable"
+)
 
 
 def _parts(functions: Combined | Composition) -> list[nn.Module]:
@@ -269,6 +290,11 @@ def _(basis: Lattice, term: WeightedSum) -> list[module.TermModule | Tensor]:
     h, W, origin = basis.num_pairs, term.weights, _origin(term)
     exact = basis.mapped(lambda b: b.double()).pairs(0, h, len(origin))
     return [module.WavesModule(W[None, ..., : 2 * h], origin, exact.frequencies), W[..., 2 * h]]
+
+
+@of_basis.of(CanonicalSlopes)
+def _(basis: CanonicalSlopes, term: WeightedSum) -> list[module.TermModule | Tensor]:
+    raise TypeError(_NO_DERIVATIVES)
 
 
 @of_basis.of(Canonical)

@@ -469,7 +469,14 @@ class PointwiseProduct(Combined):
 
 # Maps of values.
 
-# Functions of values that a file may name, each with the callables that are it.
+
+def _softplus(f: Tensor) -> Tensor:
+    """log(1 + exp(f)), to rounding: torch's own is f from 20 on, and ONNX runtimes know none in float64."""
+    magnitude = f.abs()
+    return 0.5 * (f + magnitude) + torch.log1p((-magnitude).exp())
+
+
+# Functions of values that a file may name.
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "abs": torch.abs,
     "atan": torch.atan,
@@ -485,12 +492,12 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "sin": torch.sin,
-    "softplus": torch.nn.functional.softplus,
+    "softplus": _softplus,
     "sqrt": torch.sqrt,
     "square": torch.square,
     "tanh": torch.tanh,
 }
-_NAMES = {function: name for name, function in FUNCTIONS.items()}
+_NAMES = {function: name for name, function in FUNCTIONS.items()} | {torch.nn.functional.softplus: "softplus"}
 
 
 class Elementwise(Value):
