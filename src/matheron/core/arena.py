@@ -78,11 +78,11 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
     return current.memory[start : start + num_bytes].view(like.dtype).view(tuple(shape))
 
 
-def computed(function: Callable[..., Tensor], shape: Sequence[int], *args: Tensor) -> Tensor:
-    """function(*args), a result of the given shape, in memory from `empty` inside an arena."""
+def computed(function: Callable[..., Tensor], shape: Sequence[int], first: Tensor, *more: Tensor | float) -> Tensor:
+    """function(first, *more), a result of the given shape, in memory from `empty` inside an arena."""
     if getattr(_local, "arena", None) is None:
-        return function(*args)
-    return function(*args, out=empty(shape, args[0]))
+        return function(first, *more)
+    return function(first, *more, out=empty(shape, first))
 
 
 # Weighted sums of basis functions, for several problems at once.
