@@ -32,7 +32,7 @@ def describe_file(file: Path) -> None:
 
 
 # Distributions that matheron uses: first those that it needs, then those of its extras.
-_NEEDED = ("torch", "numpy", "scipy", "safetensors", "finufft", "typer", "rich", "matplotlib")
+_NEEDED = ("numpy", "scipy", "safetensors", "finufft", "typer", "rich", "matplotlib")
 _OPTIONAL = (
     *("gpytorch", "linear-operator", "botorch", "scikit-learn", "gpflow", "tensorflow", "optuna", "POT"),
     *("pandas", "pyarrow", "xarray", "dask", "zarr", "rasterio", "bokeh", "onnx", "onnxscript", "onnxruntime"),
@@ -48,7 +48,7 @@ def describe_environment() -> None:
         ("python", f"{platform.python_version()} ({platform.python_implementation()})"),
         ("system", platform.platform()),
         ("processor", f"{platform.machine()}, {many(os.cpu_count() or 1, 'core')}"),
-        ("torch's threads", str(torch.get_num_threads())),
+        ("torch", f"{torch.__version__}, {many(torch.get_num_threads(), 'thread')}"),
         ("CUDA devices", ", ".join(gpus) or "none that torch can use"),
         ("needed", _versions(_NEEDED)),
         ("optional", _versions(_OPTIONAL)),
