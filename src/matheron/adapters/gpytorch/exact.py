@@ -14,7 +14,7 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ... import kernels
-from ...core.sites import Functionals
+from ...core.functionals import Functionals
 from ...kernels import Kernel
 from ...models import GP, Batch, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...models.means import Mean, Mixed

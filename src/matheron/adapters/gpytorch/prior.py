@@ -24,7 +24,8 @@ from linear_operator import to_dense, to_linear_operator
 from torch import Tensor, nn
 
 from ... import kernels
-from ...core.sites import Functionals, Observed, Sites
+from ...core.functionals import Functionals, Observed
+from ...core.sites import Sites
 from ...kernels import Kernel, coupled_covariance
 from ...models import ExactGP, SparseGP, observe
 from ...models.means import ConstantMean, Mean
