@@ -11,6 +11,7 @@ import matheron
 from matheron import ExactGP, draw, draw_prior, observe, transforms
 from matheron import kernels as K
 from matheron.solvers import Cholesky
+from standard import assert_moments
 
 DOUBLE = torch.float64
 
@@ -303,3 +304,72 @@ def test_smoothness_counts_by_coordinate():
     ExactGP(kernel, observe.derivative(Z, 1), torch.zeros(6), 0.1)
     with pytest.raises(TypeError, match="smoother"):
         ExactGP(kernel, observe.derivative(Z, 0), torch.zeros(6), 0.1)
+
+
+SEVERAL = [observe.gradient(LATER), observe.mean(LATER, LATER + 0.2), observe.derivative(LATER, (0, 1))]
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_moments_of_functionals_are_those_of_the_dense_formulas(outputs: int):
+    B = torch.tensor([[1.0, 0.5], [0.5, 2.0]], dtype=DOUBLE)
+    kernel = K.RBF(0.5) if outputs == 1 else K.Coregional(K.RBF(0.5), B)
+    Ys = Y if outputs == 1 else torch.stack([Y, -Y], dim=1)
+    inward = transforms.Affine([2.0, 0.5], [0.1, -0.3])
+    outward = transforms.Affine(3.0, 7.0) if outputs == 1 else transforms.Affine([3.0, -2.0], [7.0, 1.0])
+    mean = matheron.means.LinearMean(
+        torch.tensor([1.0, -2.0], dtype=DOUBLE).expand(outputs, 2), torch.ones(outputs, dtype=DOUBLE)
+    )
+    gp = ExactGP(kernel, observe.value(X), Ys, 1e-2, mean, input_transform=inward, output_transform=outward)
+    got = matheron.samplers.moments(gp, SEVERAL)
+    # By finite differences and sums of the closed form at points, in the user's units.
+    h, n = 1e-3, len(LATER)
+    axes = h * torch.eye(2, dtype=DOUBLE)
+    slopes = torch.stack([LATER[:, None] + axes, LATER[:, None] - axes], dim=2).flatten(0, 1)  # [2 n, 2, d]
+    nodes = torch.cartesian_prod(*[(torch.arange(12, dtype=DOUBLE) + 0.5) / 12] * 2) * 0.2  # [144, d]
+    corners = torch.stack([axes.sum(0), axes[0] - axes[1], axes[1] - axes[0], -axes.sum(0)])
+    sums = [
+        observe.combine(slopes, torch.tensor([[0.5 / h, -0.5 / h]], dtype=DOUBLE).expand(2 * n, 2)),
+        observe.combine(LATER[:, None] + nodes, torch.full((n, 144), 1 / 144, dtype=DOUBLE)),
+        observe.combine(
+            LATER[:, None] + corners, torch.tensor([[0.25, -0.25, -0.25, 0.25]], dtype=DOUBLE).expand(n, 4) / h**2
+        ),
+    ]
+    whole = observe.Functionals.concatenated(sums)
+    at = matheron.samplers.moments(gp, whole.points)  # [N(, t)]
+    W = torch.zeros(len(whole), len(whole.points), dtype=DOUBLE)
+    W[whole.rows, torch.arange(len(whole.points))] = whole.weights
+    expected = W @ at.mean
+    assert got.mean.shape == expected.shape == ((28,) if outputs == 1 else (28, 2))
+    torch.testing.assert_close(got.mean, expected, atol=2e-3, rtol=2e-4)
+    C = at.covariance.reshape(len(W.mT), outputs, len(W.mT), outputs)
+    C = torch.einsum("ni,itju,mj->ntmu", W, C, W).reshape(got.covariance.shape)
+    torch.testing.assert_close(got.covariance, C, atol=2e-3 * float(C.abs().max()), rtol=0)
+    if outputs == 2:
+        one = matheron.samplers.moments(gp, observe.gradient(LATER, output=1))
+        torch.testing.assert_close(one.mean, got.mean[:14, 1])
+        torch.testing.assert_close(one.covariance, got.covariance[:14, 1, :14, 1])
+
+
+def test_moments_of_functionals_are_those_of_draws():
+    gp = model(K.RBF(0.5))
+    paths = draw(gp, 4000, seed=0)
+    expected = matheron.samplers.moments(gp, SEVERAL)
+    assert_moments(paths.at(SEVERAL), expected.mean, expected.covariance, atol=1e-3)
+    sparse = matheron.SparseGP(gp.kernel, X, torch.zeros(12), torch.eye(12) * 0.3)
+    sparse_moments = matheron.samplers.moments(sparse, SEVERAL)
+    assert_moments(draw(sparse, 4000, seed=0).at(SEVERAL), *sparse_moments, atol=1e-3)
+
+
+def test_moments_refuse_outputs_of_several_models_and_rough_kernels():
+    several = matheron.Outputs([ExactGP(K.RBF(0.5), X, Y, 1e-2), ExactGP(K.RBF(0.7), X, -Y, 1e-2)])
+    both = matheron.samplers.moments(several, observe.gradient(LATER))
+    assert both.mean.shape == (14, 2)
+    alone = matheron.samplers.moments(several.models[1], observe.gradient(LATER))
+    torch.testing.assert_close(both.mean[:, 1], alone.mean)
+    with pytest.raises(TypeError, match="name no output"):
+        matheron.samplers.moments(several, observe.gradient(LATER, output=1))
+    with pytest.raises(TypeError, match="smoother kernel"):
+        matheron.samplers.moments(ExactGP(K.Matern(0.5), X, Y, 0.1), observe.gradient(LATER))
+    with pytest.raises(TypeError, match="not affine"):
+        gp = ExactGP(K.RBF(), X, Y, 0.1, output_transform=transforms.Exp())
+        matheron.samplers.moments(gp, observe.gradient(LATER))

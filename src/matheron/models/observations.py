@@ -14,6 +14,7 @@ from ..core.sites import Sites, as_tasks
 from ..kernels import Kernel, coupled_diagonal
 from ..kernels.covariances import least_smoothness
 from .observe import Boxes, Observable, stack
+from .transforms import Transform
 
 
 class Observations(NamedTuple):
@@ -117,8 +118,7 @@ def _as_observed(
         noises = torch.cat(blocks)
     variance = as_noise(cast(ArrayLike, noises), n * each, like=points)
     if several:
-        repeated = functionals[torch.arange(n, device=points.device).repeat_interleave(t)]
-        functionals = repeated.of_outputs(torch.arange(t, device=points.device).repeat(n))
+        functionals = of_every_output(functionals, t)
     values = functionals.alone and functionals.order == 0 and bool((functionals.weights == 1).all())
     return Observations(functionals.sites if values else functionals, targets, variance)
 
@@ -174,6 +174,13 @@ def is_observable(X: object) -> bool:
     return isinstance(X, Functionals | Boxes)
 
 
+def names_outputs(X: object) -> bool:
+    """Whether some of these functionals are of one output that they name."""
+    if isinstance(X, list | tuple):
+        return any(names_outputs(part) for part in X)
+    return isinstance(X, Functionals | Boxes) and X.outputs is not None
+
+
 def as_functionals(
     X: Any, name: str, values_of: Callable[[Functionals], Tensor], like: Tensor | None = None
 ) -> tuple[Functionals, list[int]]:
@@ -193,6 +200,32 @@ def as_functionals(
     whole = stack(parts)
     assert isinstance(whole, Functionals)
     return whole, [len(part) for part in parts]
+
+
+def moved_inside(sites: Functionals, transform: Transform | None) -> Functionals:
+    """Functionals of f(T(.)), T an input transform, as functionals of f: slopes by the chain rule."""
+    x = sites.points
+    if transform is None:
+        return sites
+    if sites.order == 0:
+        return sites.moved(transform(x), None)
+    if sites.order > 1 and not transform.affine:
+        raise TypeError(
+            "X: second derivatives under an input transform that is not affine are not second derivatives of the "
+            "model's own function; use first derivatives, or give the data in the model's units"
+        )
+    inner = transform(x)  # [N, e]
+    identity = torch.eye(inner.shape[-1], dtype=x.dtype, device=x.device)
+    return sites.moved(inner, transform.vjp(x, identity.expand(len(x), -1, -1)))  # [N, e, d]
+
+
+def of_every_output(functionals: Functionals, num_outputs: int) -> Functionals:
+    """Functionals that name no output, of every output in turn."""
+    n, device = len(functionals), functionals.points.device
+    if num_outputs == 1 or functionals.outputs is not None:
+        return functionals
+    repeated = functionals[torch.arange(n, device=device).repeat_interleave(num_outputs)]
+    return repeated.of_outputs(torch.arange(num_outputs, device=device).repeat(n))
 
 
 def check_observed(X: object, input_dim: int) -> None:

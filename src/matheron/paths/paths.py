@@ -22,7 +22,7 @@ from ..evaluate import Record, Recorder, inner_points, values, values_and_gradie
 from ..features import Features, FeatureSpec, feature_spec
 from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
-from ..models.observations import Observations, as_observations, check_observed, is_observable
+from ..models.observations import Observations, as_observations, check_observed, is_observable, moved_inside
 from ..models.observe import Observable
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
@@ -395,19 +395,10 @@ class Paths(PriorPlusUpdate):
 
     def _inner_sites(self, sites: Observed) -> Observed:
         """What is observed in terms of the functions in the model's own space: slopes by the chain rule."""
-        transform, x = self.input_transform, sites.points
+        inner = self.inner(sites.points[None])[0]  # says where points leave the domain
         if not isinstance(sites, Functionals):
-            return Sites(self.inner(x[None])[0], sites.outputs)
-        if transform is None or sites.order == 0:
-            return sites.moved(self.inner(x[None])[0], None)
-        if sites.order > 1 and not transform.affine:
-            raise TypeError(
-                "X: second derivatives under an input transform that is not affine are not second derivatives of the "
-                "model's own function; use first derivatives, or give the data in the model's units"
-            )
-        inner = self.inner(x[None])[0]  # [N, e]
-        identity = torch.eye(inner.shape[-1], dtype=x.dtype, device=x.device)
-        return sites.moved(inner, transform.vjp(x, identity.expand(len(x), -1, -1)))  # [N, e, d]
+            return Sites(inner, sites.outputs)
+        return moved_inside(sites, self.input_transform)
 
     def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
         from .refreshing import refresh  # which comes later in the import order: it chooses features

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ...core.checks import ArrayLike
+from ...core.functionals import Functionals
 from ...features import Features
 from ...models import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...models.libraries import describe
+from ...models.observations import is_observable, names_outputs, of_every_output
+from ...models.observe import Observable
 from ...paths import PriorPlusUpdate
 from ...solvers.cholesky import safe_cholesky, solved
-from .conditionals import Factored, PriorAt, inner_points, single
+from .conditionals import Factored, PriorAt, inner_functionals, inner_points, single
 from .linear_model import design, shared_bases, wide_bases
 
 
@@ -25,8 +29,11 @@ class Moments(NamedTuple):
     covariance: Tensor
 
 
-def moments(model: object, x: ArrayLike) -> Moments:
-    """The posterior mean and covariance of a Gaussian process at points x `[n, d]`.
+def moments(model: object, x: ArrayLike | Observable | Sequence[Observable]) -> Moments:
+    """The posterior mean and covariance of a Gaussian process at points x `[n, d]`, or of functionals.
+
+    Functionals are those of `matheron.observe`, such as `observe.gradient(x)`, one or several. Those that name one
+    of several outputs have a mean `[n]` and a covariance `[n, n]`. The output transform must be affine.
 
     Exact, `eqn:gp_posterior_moments`:
         m = K_*n (K_nn + sigma^2 I)^-1 y        C = K_** - K_*n (K_nn + sigma^2 I)^-1 K_n*
@@ -44,6 +51,8 @@ def moments(model: object, x: ArrayLike) -> Moments:
     Moments(mean=tensor([1.], dtype=torch.float64), covariance=tensor([[0.5000]], dtype=torch.float64))
     """
     gp = describe(model)
+    if isinstance(gp, Outputs | SelectedOutputs) and is_observable(x) and names_outputs(x):
+        raise TypeError("x: expected functionals that name no output, of several models; ask each of .models")
     if isinstance(gp, Outputs):
         return side_by_side([moments(member, x) for member in gp.models])
     if isinstance(gp, Ensemble):
@@ -51,7 +60,10 @@ def moments(model: object, x: ArrayLike) -> Moments:
     if isinstance(gp, SelectedOutputs):
         return select(moments(gp.model, x), gp.outputs)
     gp = single(gp)
-    return outer(gp, Posterior(gp).moments(inner_points(gp, x)))
+    if not is_observable(x):
+        return outer(gp, Posterior(gp).moments(inner_points(gp, cast(ArrayLike, x))))
+    of = inner_functionals(gp, cast(Observable, x))
+    return _outer_of_functionals(gp, Posterior(gp).moments(of), of)
 
 
 class Posterior:
@@ -85,15 +97,16 @@ class Posterior:
         return torch.linalg.solve_triangular(self.L, one, upper=False)
 
     @torch.no_grad()
-    def moments(self, x: Tensor) -> Moments:
-        """At points x `[n, d]` of the model's own space."""
+    def moments(self, x: Tensor | Functionals) -> Moments:
+        """At points x `[n, d]` of the model's own space, or of functionals of its functions."""
         at = PriorAt(self.gp, x)
         A = self._solved(at.K_mx)  # L^-1 K_m*, [m, n]
         C = at.K_xx - A.mT @ A
         if self.S is not None:
             S = A.mT @ self.S  # K_*m K_mm^-1 root, [n, r]
             C = C + S @ S.mT
-        return shaped(at.mean_x + (A.mT @ self.a)[:, 0], (C + C.mT) / 2, self.gp.num_outputs)
+        t = 1 if isinstance(x, Functionals) and x.outputs is not None else self.gp.num_outputs
+        return shaped(at.mean_x + (A.mT @ self.a)[:, 0], (C + C.mT) / 2, t)
 
     @torch.no_grad()
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,6 +138,22 @@ def outer(gp: ExactGP | SparseGP, of: Moments) -> Moments:
     slope = transform.derivative(mean).reshape(-1).detach()  # [n t]
     C = of.covariance.reshape(len(slope), -1) * slope[:, None] * slope
     return shaped(transform(mean).detach().reshape(-1), C, gp.num_outputs)
+
+
+def _outer_of_functionals(gp: ExactGP | SparseGP, of: Moments, functionals: Functionals) -> Moments:
+    """The same of functionals: L(a f + b) = a L f + b L 1."""
+    transform = gp.output_transform
+    if transform is None:
+        return of
+    if not transform.affine:
+        raise TypeError("moments: under an output transform that is not affine they have no closed form")
+    each = of_every_output(functionals, gp.num_outputs)
+    zeros = of.mean.new_zeros(len(each), gp.num_outputs)
+    transform = transform.to(zeros.device, torch.float64)
+    slope, level = (each.own(v).detach() for v in (transform.derivative(zeros), transform(zeros)))  # [N]
+    C = of.covariance.reshape(len(slope), -1) * slope[:, None] * slope
+    mean = slope * of.mean.reshape(-1) + level * each.of_ones()
+    return Moments(mean.reshape(of.mean.shape), C.reshape(of.covariance.shape))
 
 
 def side_by_side(parts: list[Moments]) -> Moments:

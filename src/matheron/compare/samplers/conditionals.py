@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ...core.checks import ArrayLike, as_points
+from ...core.functionals import Functionals
 from ...core.sites import Sites
 from ...kernels import coupled_covariance
 from ...models import ExactGP, SparseGP
+from ...models.observations import (
+    as_functionals,
+    check_observed,
+    check_outputs,
+    check_smooth,
+    moved_inside,
+    of_every_output,
+    prior_variance,
+)
+from ...models.observe import Observable
 from ...paths.sparse import draws_of_q, moments_of_q
 from ...solvers import covariance
 from ...solvers.cholesky import safe_cholesky
@@ -30,18 +43,36 @@ def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
     return x if gp.input_transform is None else gp.input_transform.to(x.device, x.dtype)(x).detach()
 
 
+def inner_functionals(gp: ExactGP | SparseGP, x: Observable | Sequence[Observable]) -> Functionals:
+    """Functionals of a user's functions as those of the model's own, before the output transform, in float64."""
+    check_observed(x, gp.input_dim)
+    like = gp.centres.detach().double()
+    transform = None if gp.input_transform is None else gp.input_transform.to(like.device, like.dtype)
+
+    def variance_of(functionals: Functionals) -> Tensor:
+        return prior_variance(gp.kernel, moved_inside(functionals, transform).mapped(torch.detach))
+
+    functionals, _ = as_functionals(x, "x", variance_of, like)
+    check_outputs(functionals, gp.num_outputs)
+    inner = moved_inside(functionals, transform).mapped(torch.detach)
+    check_smooth(gp.kernel, inner)
+    return inner
+
+
 class PriorAt:
     """A model's centres (X, or Z) and some points x of its own space, or none, all in float64, and the prior there.
+    Functionals may be in place of points.
 
     A point with t outputs is t sites in `x`, for outputs 0 .. t - 1 in turn.
     """
 
-    def __init__(self, gp: ExactGP | SparseGP, x: Tensor | None = None) -> None:
+    def __init__(self, gp: ExactGP | SparseGP, x: Tensor | Functionals | None = None) -> None:
         self.sites = gp.sites.owned().double()  # m of them
         self.centres = self.sites.points
         x = self.centres[:0] if x is None else x
         self.kernel = gp.kernel.owned().to(self.centres.device, torch.float64)
-        self.x = Sites.every_output(x, gp.num_outputs)
+        functionals = isinstance(x, Functionals)
+        self.x = of_every_output(x, gp.num_outputs) if functionals else Sites.every_output(x, gp.num_outputs)
         self.mean_x = gp.mean.at(self.x).detach()  # [n t]
         self.mean_m = gp.mean.at(self.sites).detach()  # [m]
 
