@@ -26,7 +26,11 @@ public = import_module("public")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Pages that need a library of an environment of its own (`make test-gpflow` runs that one) or of `make docs`.
-NEEDS = {"docs/tutorials/gpflow.md": "gpflow", "docs/tutorials/geostatistics.md": "pykrige"}
+NEEDS = {
+    "docs/tutorials/gpflow.md": "gpflow",
+    "docs/tutorials/geometric.md": "geometric_kernels",
+    "docs/tutorials/geostatistics.md": "pykrige",
+}
 SCREENSHOTS = {"optuna-dashboard.png"}  # of pages in a browser: no code here makes them
 LONG = {  # `make test-slow` runs them
     *(str(page.relative_to(ROOT)) for page in (ROOT / "docs/gallery").glob("*.md")),

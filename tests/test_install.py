@@ -23,7 +23,19 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 # What a machine may have beside the public registry; certificates, proxies and time-outs stay.
 ELSEWHERE = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT")
 EVERYTHING_OPTIONAL = (
-    *("gpytorch", "linear_operator", "botorch", "sklearn", "gpflow", "tensorflow", "gpjax", "jax", "optuna", "ot"),
+    *(
+        "gpytorch",
+        "linear_operator",
+        "botorch",
+        "sklearn",
+        "gpflow",
+        "tensorflow",
+        "geometric_kernels",
+        "gpjax",
+        "jax",
+        "optuna",
+        "ot",
+    ),
     *("pandas", "pyarrow", "xarray", "dask", "zarr", "rasterio", "bokeh", "plotly", "triton", "finufft"),
 )
 
@@ -70,6 +82,16 @@ def test_all_that_make_installs_resolves_against_the_public_registry(python, reg
 def test_gpflow_s_environment_resolves_against_the_public_registry(registry):
     requirements = PROJECT["dependencies"] + extras("GPFLOW") + ["pytest", "pytest-xdist", "hypothesis"]
     answer = pip("-c", "constraints.txt", "-c", "constraints-gpflow.txt", *requirements, python="3.11")
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.slow
+def test_geometrickernels_environment_resolves_against_the_public_registry(registry, tmp_path):
+    ours = (ROOT / "constraints.txt").read_text().splitlines()
+    (tmp_path / "constraints.txt").write_text("\n".join(line for line in ours if not line.startswith("numpy==")))
+    requirements = PROJECT["dependencies"] + extras("GEOMETRIC") + ["pytest", "pytest-xdist", "hypothesis"]
+    constraints = ("-c", str(tmp_path / "constraints.txt"), "-c", "constraints-geometric.txt")
+    answer = pip(*constraints, *requirements, python="3.11")
     assert answer.returncode == 0, answer.stderr
 
 
@@ -259,7 +281,9 @@ def test_every_requirement_has_a_pinned_version():
         return {re.sub(r"[-_.]+", "-", pin).lower() for pin in pins}
 
     for extra, requirements in {"": PROJECT["dependencies"] + PAPER_NEEDS, **OPTIONAL}.items():
-        pinned = names("constraints.txt") | (names("constraints-gpflow.txt") if extra == "gpflow" else set())
+        pinned = names("constraints.txt") | (
+            names(f"constraints-{extra}.txt") if extra in ("gpflow", "geometric") else set()
+        )
         asked = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=;~!]", one)[0]).lower() for one in requirements}
         assert asked <= pinned, f"pin {sorted(asked - pinned)} in constraints.txt"
 

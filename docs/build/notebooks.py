@@ -18,7 +18,8 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 FIGURE = re.compile(r"^!\[[^\]]*\]\((figures/([^)]*))\)\n?", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)\.md(#[\w-]*)?\)")
 NEEDS = {
-    "gpflow.md": "gpflow"
+    "gpflow.md": "gpflow",
+    "geometric.md": "geometric_kernels",
 }  # a page that needs a library of an environment of its own stays unexecuted there
 
 

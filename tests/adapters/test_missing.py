@@ -10,7 +10,13 @@ import matheron
 
 @pytest.mark.parametrize(
     ("adapter", "library"),
-    [("gpytorch", "gpytorch"), ("botorch", "botorch"), ("sklearn", "sklearn"), ("gpflow", "gpflow")],
+    [
+        ("gpytorch", "gpytorch"),
+        ("botorch", "botorch"),
+        ("sklearn", "sklearn"),
+        ("gpflow", "gpflow"),
+        ("geometric", "geometric_kernels"),
+    ],
 )
 def test_a_missing_library_names_its_extra(adapter, library, monkeypatch):
     for name in [name for name in sys.modules if name.startswith(f"matheron.adapters.{adapter}")]:

@@ -407,6 +407,8 @@ def as_kernel(kernel: Kernel) -> Kernel:
         got = f"{type(kernel).__module__}.{type(kernel).__name__}"
         if (library := got.split(".")[0]) in ("gpytorch", "sklearn", "gpflow"):
             got += f"; matheron.adapters.{library}.translate(kernel, input_dim) makes one of it"
+        elif library == "geometric_kernels":
+            got += "; matheron.adapters.geometric.translate(kernel, params) makes one of it"
         if isinstance(kernel, type):
             got = f"the class {kernel.__name__}: make one of it, as in kernels.RBF(1.0)"
         raise TypeError(

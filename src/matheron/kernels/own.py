@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,6 +70,11 @@ def check_features(kernel: Kernel, points: ArrayLike, num_features: int = 2048, 
     """
     x = as_points(points, "points").detach().double().cpu()
     kernel = kernel.to("cpu", torch.float64)
+    if type(kernel).features is Kernel.features:
+        raise TypeError(
+            f"kernel: expected one with features of its own, got {type(kernel).__name__}; check the parts of sums and "
+            "products one by one"
+        )
     K = kernel(x)
     if K.shape != (len(x), len(x)):
         raise ValueError(
@@ -183,20 +189,15 @@ class CallableKernel(OwnKernel):
         super().__init__(tensors)
         self.functions = (k, sample)
 
+    def _k(self, x: Tensor, z: Tensor) -> Tensor:
+        return self.functions[0](x, z, **self.tensors)
+
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        k, tensors = self.functions[0], self.tensors
-        if z.ndim == 2:  # points of several problems, and centres that they share, are more points
-            left = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-            return k(left, z, **tensors).reshape(*x.shape[:-1], len(z))
-        batch = torch.broadcast_shapes(x.shape[:-2], z.shape[:-2])
-        pairs = [side.expand(*batch, *side.shape[-2:]).reshape(-1, *side.shape[-2:]) for side in (x, z)]
-        each = [k(a, b, **tensors) for a, b in zip(*pairs, strict=True)]
-        return torch.stack(each).reshape(*batch, x.shape[-2], z.shape[-2])
+        return pairwise(self._k, x, z)
 
     def diag(self, x: Tensor) -> Tensor:
         points = x.reshape(-1, x.shape[-1]).split(32)  # of small matrices the diagonals
-        parts = [self.functions[0](block, block, **self.tensors).diagonal() for block in points]
-        return torch.cat(parts).reshape(x.shape[:-1])
+        return torch.cat([self._k(block, block).diagonal() for block in points]).reshape(x.shape[:-1])
 
     def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         return self.functions[1](num_features, generator, **self.tensors)
@@ -204,6 +205,15 @@ class CallableKernel(OwnKernel):
     def __repr__(self) -> str:
         named = [getattr(self.functions[0], "__name__", "k"), *(f"{name}=..." for name in self.tensor_names)]
         return f"CallableKernel({', '.join(named)})"
+
+
+def pairwise(k: Callable[[Tensor, Tensor], Tensor], x: Tensor, z: Tensor) -> Tensor:
+    """k of points `[..., n, d]` and `[..., m, d]`, `[..., n, m]`, of a function that takes `[n, d]` and `[m, d]`."""
+    if z.ndim == 2:  # points of several problems, and centres that they share, are more points
+        return k(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), z).reshape(*x.shape[:-1], len(z))
+    batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])  # torch's imports SymPy: a second
+    left, right = (side.expand(*batch, *side.shape[-2:]).reshape(-1, *side.shape[-2:]) for side in (x, z))
+    return torch.stack([k(a, b) for a, b in zip(left, right, strict=True)]).reshape(*batch, x.shape[-2], z.shape[-2])
 
 
 def from_features(phi: Callable[..., Tensor], **tensors: ArrayLike) -> FeatureKernel:
