@@ -192,7 +192,7 @@ def test_fit_finds_the_tensors_that_are_named_and_leaves_the_points_as_they_are(
     assert "FeatureKernel.width" in matheron.summary(gp).rows
     gp = matheron.fit(K.Scaled(of_laplace(), 1.0), rand(40, 2), randn(40), seed=0, num_starts=2)
     assert matheron.summary(gp).rows["CallableKernel.rate"] > 0
-    net = torch.nn.Linear(1, 3).double()
+    net = torch.nn.Linear(1, 3)  # of float32, as torch makes it
     gp = matheron.fit(K.from_features(net) + K.RBF(0.3), X, y, seed=0, num_starts=1)
     assert not [name for name in matheron.summary(gp).rows if "tensor" in name]
     fitted = matheron.fit(Powered(0.5, 1.2), rand(60, 2), randn(60), seed=0, num_starts=1)

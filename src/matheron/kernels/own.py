@@ -233,7 +233,7 @@ def from_features(phi: Callable[..., Tensor], **tensors: ArrayLike) -> FeatureKe
     """
     if not callable(phi):
         raise TypeError(f"phi: expected a map from points [n, d] to features [n, c], got {type(phi).__name__}")
-    return FeatureKernel(as_features(phi), tensors)
+    return FeatureKernel(as_features(phi).double(), tensors)  # kernels are float64 until a draw fixes the dtype
 
 
 def from_callables(
