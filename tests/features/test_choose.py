@@ -141,7 +141,7 @@ def test_features_are_a_value():
     torch.testing.assert_close(single(x.float()).double(), features(x), rtol=1e-4, atol=1e-4)
 
 
-def test_what_lies_beyond_a_lattice_s_modes_has_random_frequencies_of_the_spectrum(monkeypatch):
+def test_what_lies_beyond_a_lattice_s_modes_is_on_lattices_of_higher_frequencies(monkeypatch):
     monkeypatch.setitem(vars(PLANNER), "with_tail", 8000)
     X = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -175,7 +175,7 @@ def test_paths_on_a_lattice_of_few_modes_have_the_posterior_variance_near_data(n
     gp = ExactGP(kernel, X, torch.zeros(40, 2) if kernel.num_outputs == 2 else X.sum(-1), noise=1e-4)
     paths = draw(gp, 32, paths_per_basis=1, domain=UNIT, features=kind, seed=0)
     lattice, *_, beyond = paths.prior.features.choices
-    assert lattice.kind == "lattice" and 500 < (beyond.num_features or 0) < 1500  # frequencies of a product, too
+    assert lattice.kind == "lattice" and (beyond.num_features or 0) > 500  # of a product, too
     x = torch.cat([(X + 0.003 * torch.randn(X.shape, generator=g, dtype=torch.float64)).clamp(0, 1), 1 - X])
     count = len(x) * kernel.num_outputs
     exact, drawn = (

@@ -299,7 +299,7 @@ ROUGH = {  # kernel, dimensions, noise, and whether data are given on the lattic
 def test_a_rough_prior_takes_data_and_then_more(name):
     """Between data and at them: variances and means in closed form, and W2 beside that of exact draws.
 
-    In several dimensions the prior has random frequencies beyond its modes.
+    In several dimensions the prior has lattices of higher frequencies beyond its modes.
     """
     kernel, d, noise, on_lattice = ROUGH[name]
     s, X, more = 500, rand(40, d, seed=1), rand(20, d, seed=11)

@@ -111,16 +111,18 @@ def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
 
 
 def sums_along(
-    angles: Tensor, modes: int, rows: int, like: Tensor, fewest_rows: int = 24
+    angles: Tensor, modes: int, rows: int, like: Tensor, fewest_rows: int = 24, sparse: float = 6.0
 ) -> Callable[[Tensor], Tensor]:
     """The fastest way from complex rows `[r, modes]` to their series `[r, n]` at the angles of an axis.
 
-    For fewer rows than `fewest_rows` the points of an axis are as good as scattered (benchmarks/lattice.py).
+    For fewer rows than `fewest_rows` the points of an axis are as good as scattered (benchmarks/lattice.py). Where more
+    than `sparse` cells of the fine grid lie between two points, windows share few cells, and a matrix is faster.
     """
     device, dtype = like.device.type, like.dtype
     # of the axis's matrix: beyond, a transform is faster (on a CPU), or fits in memory (benchmarks/lattice.py)
     most_numbers = {"cpu": 1 << 16, "cuda": 1 << 26}.get(device, 0)
-    if len(angles) * modes <= most_numbers:
+    far = device == "cpu" and float(angles.max() - angles.min()) * modes > sparse * math.pi * len(angles)
+    if len(angles) * modes <= (1 << 22 if far else most_numbers):
         matrix = waves(angles, modes).to(torch.complex64 if dtype == torch.float32 else torch.complex128).mT
         return lambda F: F @ matrix
     steps = angles.diff()

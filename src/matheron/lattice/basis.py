@@ -21,11 +21,12 @@ class Lattice(Basis):
     of each pair. c = prod(2 m_i + 1) in all. Amplitudes `[(c + 1) / 2]` are those of the pairs, then that of 1.
 
     `error` is the largest difference from the kernel that was measured between points of the domain, `left_out` the
-    share of the variance beyond the last mode, which the outermost modes carry, or other features; both relative to
-    the variance.
+    share of the variance beyond the last mode, which the outermost modes carry, or other lattices; both relative to
+    the variance. `accuracy` is that of non-uniform transforms, relative to the scale of these functions; 0 means to
+    rounding.
     """
 
-    fields = ("dims", "shape", "error", "left_out")
+    fields = ("dims", "shape", "error", "left_out", "accuracy")
     shapes = "period: k, amplitudes: a"
     _in_memory = 1 << 22  # numbers in a block of the sums
 
@@ -44,10 +45,11 @@ class Lattice(Basis):
         amplitudes: Tensor,
         error: float = 0.0,
         left_out: float = 0.0,
+        accuracy: float = 0.0,
     ) -> None:
         super().__init__(period=period, amplitudes=amplitudes)
         self.dims, self.shape = list(dims), list(shape)
-        self.error, self.left_out = float(error), float(left_out)
+        self.error, self.left_out, self.accuracy = float(error), float(left_out), float(accuracy)
 
     @property
     def size(self) -> int:
@@ -140,7 +142,9 @@ class Lattice(Basis):
         for b in range(B):
             for some in (slice(i, i + step) for i in range(0, r, step)):
                 rows = W[b, some]
-                sums = series_at(self.joined_coefficients(rows), angles[b if len(angles) > 1 else 0])
+                sums = series_at(
+                    self.joined_coefficients(rows), angles[b if len(angles) > 1 else 0], self.accuracy or None
+                )
                 out[b, some] = as_real(sums, len(rows))
         return out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from ..core.functionals import Functionals
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
 from ..features.choose import Planned, size_of
 from ..features.explicit import monomial_count
-from ..features.features import LATTICE, Coupled, relevant_terms
+from ..features.features import BEYOND, LATTICE, Coupled, relevant_terms
 from ..features.harmonics import harmonic_series
 from ..kernels import Kernel
 from ..kernels.base import Term
@@ -20,7 +20,7 @@ from ..solvers import FactoredPosterior
 from .basis import Lattice, same_modes
 from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, with_series
 from .system import LARGEST_BESIDE
-from .tail import sampled_tail
+from .tail import Shells
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,10 @@ class LatticePlanner:
         largest, memory: modes of a lattice at the most; and bytes that the weights of all paths may fill.
         in_graph: the same where hyperparameters have derivatives: every mode is then summed over by torch's own
             operations, and kept.
-        with_tail, memory_with_tail: in two and three dimensions, where random frequencies hold what lies beyond the
-            modes, "auto" needs no more.
+        with_tail, memory_with_tail: the same in two and three dimensions, where further lattices can hold what lies
+            beyond the modes, for "auto"; memory is that of all of these lattices.
+        first: modes of the first lattice, where there are further ones.
+        plane, space: how these are made in two dimensions, and in three.
         line_memory: in one dimension there are modes alone, with more memory for their weights; where that does not do,
             no lattice.
         fine, fine_memory, looser: a rough kernel's modes in one dimension, and how many times the share they may leave
@@ -48,6 +50,9 @@ class LatticePlanner:
     in_graph: int = 4096
     with_tail: int = 1 << 18
     memory_with_tail: int = 1 << 27
+    first: int = 1 << 16
+    plane: Shells = field(default_factory=Shells)
+    space: Shells = field(default_factory=lambda: Shells(growth=3.0, modes=0.7))
     line_memory: int = 1 << 30
     fine: int = 1 << 16
     fine_memory: int = 1 << 26
@@ -84,10 +89,10 @@ class LatticePlanner:
         parts = [Coupled(placed.basis, placed.coupling, LATTICE) for placed in made]
         choices = [_choice(placed.basis) for placed in made]
         for placed in made:
-            if placed.beyond:
-                tail = sampled_tail(placed.beyond, placed.basis, d, spec.num_features, spec.num_bases, generator)
-                parts += tail
-                choices.append(Choice("spectrum", sum(part.basis.size for part in tail)))
+            if placed.tail:
+                tail = self._shells(placed).lattices(placed, d)
+                parts += [Coupled(basis, placed.coupling, BEYOND) for basis in tail]
+                choices.append(Choice("spectrum", sum(basis.size for basis in tail)))
         return Planned(parts, choices, rest)
 
     def _lattices(
@@ -118,8 +123,11 @@ class LatticePlanner:
         if spec.joint:
             one = Modes(one.largest, self.fine_joint, self.looser_joint)
         elif tailed and kind == "auto":
-            several = Modes(within(min(most, self.with_tail), self.memory_with_tail))
+            first = within(min(most // 4, self.first), int(self.memory_with_tail / self.plane.total))
+            several = Modes(within(min(most, self.with_tail), self.memory_with_tail), first=first)
             one = Modes(one.largest, within(self.fine, self.fine_memory), self.looser)
+        elif tailed:
+            several = several._replace(first=within(most // 4, int(self.memory / self.plane.total)))
         needed = _needed(spec, posterior, input_dim)
         if needed is None:
             needed = self.unknown_share * sum(size_of(t, domain) for t in left if t.stationary)
@@ -142,6 +150,9 @@ class LatticePlanner:
             tailed=tailed,
         )
         return made, rest + discrete
+
+    def _shells(self, block: LatticeBlock) -> Shells:
+        return self.space if len(block.box.dims) == 3 else self.plane
 
 
 def _repeats(term: Term, input_dim: int, count: int) -> bool:

@@ -41,6 +41,11 @@ class Box:
         return math.prod(self.shape)
 
     @property
+    def edges(self) -> list[float]:
+        """The highest frequency along each coordinate: half a step beyond the last mode."""
+        return [2 * math.pi * (m + 0.5) / p for m, p in zip(self.m, self.period, strict=True)]
+
+    @property
     def variance(self) -> float:
         return sum(float(t.variance.detach()) for t in self.terms)
 
@@ -130,20 +135,23 @@ def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int, whole: boo
     active = term.active_dims(input_dim)
     mine = [axis for axis, i in enumerate(box.dims) if i in active]
     part = box.along(mine)
-    c = None if cut_off else _by_density(term, part, input_dim, whole)
+    c = None if cut_off else by_density(term, part, input_dim, whole)
     if c is None and whole:
         c = by_transform(term, cut_off, part, input_dim).clamp_min(0)
     elif c is None:  # a transform adds what lies beyond its modes to them: of twice as many, most to the others
         c = by_transform(term, cut_off, replace(part, m=tuple(2 * m for m in part.m)), input_dim).clamp_min(0)
         c = c[tuple(slice(m, 3 * m + 1) for m in part.m)]
-    if len(mine) == len(box.dims):
-        return c
-    shape = [2 * m + 1 if axis in mine else 1 for axis, m in enumerate(box.m)]
-    widths = [0 if axis in mine else m for axis, m in enumerate(box.m)]  # constant along the others: their mode 0
+    return on_box(c, mine, box)
+
+
+def on_box(c: Tensor, axes: Sequence[int], box: Box) -> Tensor:
+    """Coefficients of a term along some axes of a box as those on all of its modes, `[*shape]`."""
+    shape = [2 * m + 1 if axis in axes else 1 for axis, m in enumerate(box.m)]
+    widths = [0 if axis in axes else m for axis, m in enumerate(box.m)]  # constant along the others: their mode 0
     return pad(c.reshape(shape), [w for width in reversed(widths) for w in (width, width)])
 
 
-def _by_density(term: Term, box: Box, input_dim: int, whole: bool) -> Tensor | None:
+def by_density(term: Term, box: Box, input_dim: int, whole: bool) -> Tensor | None:
     """S(theta_j) prod(2 pi / period), with what is left over in the outermost octave if they are to be of the whole
     variance; None without a density."""
     measure = term.measure(input_dim)
@@ -165,14 +173,20 @@ def _by_density(term: Term, box: Box, input_dim: int, whole: bool) -> Tensor | N
     x = torch.zeros(len(images), input_dim, dtype=torch.float64, device="cpu")
     x[:, list(box.dims)] = images * torch.tensor(box.period, dtype=torch.float64, device="cpu")
     rest = (stationary(term, x).sum() - c.sum()).clamp_min(0)
-    outer = torch.zeros(box.shape, dtype=torch.bool, device="cpu")
-    for axis, m in enumerate(box.m):
-        far = torch.arange(-m, m + 1, device="cpu").abs() * 2 > m
-        outer = outer | far.reshape([-1 if a == axis else 1 for a in range(len(box.dims))])
+    outer = outermost(box)
     mass = (c * outer).sum()
     if float(rest.detach()) <= 1e-12 or float(mass.detach()) <= 0:
         return c
     return c * (1 + outer * (rest / mass))
+
+
+def outermost(box: Box) -> Tensor:
+    """Whether a mode is in the outermost octave of one of its coordinates, `[*shape]`."""
+    outer = torch.zeros(box.shape, dtype=torch.bool, device="cpu")
+    for axis, m in enumerate(box.m):
+        far = torch.arange(-m, m + 1, device="cpu").abs() * 2 > m
+        outer = outer | far.reshape([-1 if a == axis else 1 for a in range(len(box.dims))])
+    return outer
 
 
 def by_transform(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
@@ -326,22 +340,29 @@ class NoJointLattice(ValueError):
 class Modes(NamedTuple):
     """How many modes a lattice may have.
 
-    There are `largest` at the most. A rough kernel, whose spectrum has a long tail, has no more than `fine` for the
-    accuracy asked for, and more only until `looser` times as much lies beyond them: its outermost octave carries that,
-    at wavelengths so short that correlations over longer distances are right.
+    There are `largest` at the most; or `first`, where these do not do and further lattices are to hold the rest. A
+    rough kernel, whose spectrum has a long tail, has no more than `fine` for the accuracy asked for, and more only
+    until `looser` times as much lies beyond them: its outermost octave carries that, at wavelengths so short that
+    correlations over longer distances are right.
     """
 
     largest: int
     fine: int = 0
     looser: float = 1.0
+    first: int | None = None
 
 
 class LatticeBlock(NamedTuple):
-    """A lattice of some terms, with their coupling, and those of them that it holds only as far as its modes go."""
+    """A lattice of the terms of a box, with their coupling.
+
+    With a `tail`, the lattice holds them only as far as its modes go: `allowed` is the variance that may be missing.
+    """
 
     basis: Lattice
     coupling: Tensor | None
-    beyond: tuple[Term, ...] = ()
+    box: Box
+    tail: bool = False
+    allowed: float = 0.0
 
 
 def lattices(
@@ -402,7 +423,7 @@ def lattices(
                 within = basis.error if whole else max(basis.left_out / 4, basis.error)
                 if too_few or within > (largest_error if whole else largest_within):
                     failed += part.terms  # a narrow band at frequencies beyond the modes allowed
-                made.append(LatticeBlock(basis, part.terms[0].coupling, () if whole else part.terms))
+                made.append(LatticeBlock(basis, part.terms[0].coupling, part, not whole, allowed))
         if not failed:
             return made, rest + without
         without = [t for t in terms if any(t is other for other in failed)] + without
@@ -473,7 +494,8 @@ def sized_box(
         box = _with_period(empty, input_dim, tolerance, negative=max(share, 1e-4 * (tolerance > images)))
         if box is None:
             continue
-        tails = [_tail(box, input_dim, axis, share, 8 * modes.largest) for axis in range(len(dims))]
+        longest = min(8 * modes.largest, {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}[len(dims)])
+        tails = tails_along(box, input_dim, range(len(dims)), share, longest)
         box = _with_modes(box, tails, share, modes)
         # Both as shares of the posterior variance, of which `left_out` is a share `images`: an image's was
         # measured, in one to three dimensions.
@@ -491,11 +513,15 @@ def lattice_of(box: Box, input_dim: int, whole: bool = True) -> Lattice:
     c = torch.zeros(box.shape, dtype=torch.float64, device="cpu")
     for term, cut_off in zip(box.terms, box.cut_off, strict=True):
         c = c + term.variance.cpu() * coefficients(term, cut_off, box, input_dim, whole)
-    half = c.flatten()[c.numel() // 2 + 1 :]
-    amplitudes = torch.cat([2 * half, c.flatten()[c.numel() // 2, None]]).clamp_min(0)
-    root = torch.where(amplitudes > 0, amplitudes, 1.0).sqrt() * (amplitudes > 0)  # a root of zero has no derivative
     error, left_out = largest_error(box, c.detach(), input_dim), box.left_out / max(box.variance, 1e-300)
-    return Lattice(box.dims, box.shape, period, root, error if whole else abs(error - left_out), left_out)
+    return Lattice(box.dims, box.shape, period, amplitudes_of(c), error if whole else abs(error - left_out), left_out)
+
+
+def amplitudes_of(c: Tensor) -> Tensor:
+    """The amplitudes of a lattice with these coefficients, `[*shape] -> [(c + 1) / 2]`."""
+    c = c.flatten()
+    squares = torch.cat([2 * c[len(c) // 2 + 1 :], c[len(c) // 2, None]]).clamp_min(0)
+    return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)  # a root of zero has no derivative
 
 
 def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) -> Box | None:
@@ -536,6 +562,29 @@ def _negative(box: Box, input_dim: int) -> float:
         return float(-by_transform(box.terms[0], True, box, input_dim).clamp_max(0).sum())
 
 
+def tails_along(box: Box, input_dim: int, axes: Sequence[int], share: float, longest: int) -> list[Tensor]:
+    """For each m the share of variance beyond it, `[m + 1]`, along some axes of the box of one term.
+
+    They are computed until they are below `share`, by transforms of at most about `longest` points. Axes along which
+    the term is the same have one result.
+    """
+    (term,) = box.terms
+    r = near(64, 1, seed=5)[:, 0]
+    x = torch.zeros(len(axes), len(r), input_dim, dtype=torch.float64, device="cpu")
+    for row, axis in zip(x, axes, strict=True):
+        row[:, box.dims[axis]] = r * box.period[axis]
+    with torch.no_grad():
+        along = [stationary(term, row) for row in x]
+    found: list[tuple[tuple[float, float, bool], Tensor, Tensor]] = []
+    tails = []
+    for axis, values in zip(axes, along, strict=True):
+        place = (box.period[axis], box.side[axis], box.fixed[axis])
+        same = [tail for other, known, tail in found if other == place and torch.equal(known, values)]
+        tails.append(same[0] if same else _tail(box, input_dim, axis, share, longest))
+        found.append((place, values, tails[-1]))
+    return tails
+
+
 def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Tensor:
     """For each m the share of variance beyond it along one axis, `[m + 1]`.
 
@@ -544,7 +593,6 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
     """
     (term,) = box.terms
     line = box.along([axis])
-    longest = min(longest, {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}[len(box.dims)])  # points of an FFT
     generator = torch.Generator().manual_seed(axis)
     between = torch.rand(64, 1, generator=generator, dtype=torch.float64, device="cpu")
     between = torch.cat([between, near(64, 1, seed=axis)]) * line.period[0]
@@ -575,6 +623,7 @@ def _with_modes(box: Box, tails: list[Tensor], share: float, allowed: Modes) -> 
     full, loose = count(share), count(allowed.looser * share)
     largest = min(allowed.largest, max(allowed.fine, full if full <= 2 * loose else loose))
     if full > largest:
+        largest = largest if allowed.first is None else min(largest, allowed.first)
         low, high = math.log(max(share, 1e-18)), 0.0
         for _ in range(40):
             middle = (low + high) / 2

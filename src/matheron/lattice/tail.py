@@ -1,158 +1,235 @@
-"""What a prior in two or three dimensions has beyond the modes of its lattice: random frequencies of its spectrum.
+"""What a prior in two or three dimensions has beyond the modes of its lattice: lattices of higher frequencies.
 
 Of a rough kernel the modes that memory allows leave out a share of the variance that functions need over short
 distances: with 1023 x 1023 modes alone, Matern-1/2 has .6 to .8 of its variogram at a thousandth of the box, and with
-101^3 modes a twentieth. The rest of the spectral measure S, outside the box B of the modes, is sampled:
+101^3 modes a twentieth. What lies beyond them is the spectral measure S outside a box B_0 of frequencies:
 
-    k(r) - k_lattice(r)  =  int_{theta not in B} S(theta) cos(theta . r)  ~  sum_i (w_i / N) cos(theta_i . r)
+    k(r) - k_0(r)  =  int_{theta not in B_0} S(theta) cos(theta . r)  =  sum_i int_{theta in B_i, not in B_i-1} ...
 
-with theta_1 .. theta_N a Sobol net of draws from S, of which those outside B are kept, and weights w_i = 1. Few draws
-of a smooth kernel fall there. Where S is elliptical, radii are therefore drawn beyond the largest ball inside B alone:
-half of them by S, and half evenly along its octaves, since functions close to data depend on octaves that have little
-of the mass. Weights are then importance weights, the mass of a radius over its probability.
+Larger and larger boxes B_1, B_2, ... cut it into shells. Each shell is a lattice of its own whose steps are longer, as
+its frequencies are higher: a few hundred thousand modes reach wavelengths of some ten-thousandths of the domain. A mode
+has the variance of its cell, S(theta_j) prod(2 pi / P), times the share of the cell that is not in the box
+before. What lies beyond the last box is added to the outermost octave of the last lattice.
 
-No data are solved for on these frequencies. They are noise of data that are given on the lattice, which each path
+The period P of such a lattice is shorter than the domain. Its functions repeat themselves, and so does its covariance:
+at the multiples of P, to within a wavelength of the modes before, points share what the lattice has of the variance (a
+hundredth, say) where they should share nothing. At all other differences the covariance is right. Along a coordinate
+in which what lies beyond the modes is correlated over many of its wavelengths, as along the smooth factor of a product,
+P is some correlation lengths at least.
+
+Random frequencies instead are few and heavy: a thousand of them are seen in a fine map as stripes, up to two hundred
+times above the power that is due to their octave. `benchmarks/stripes.py` prints that power here, and what it costs.
+
+No data are solved for on these lattices. They are noise of data that are given on the first lattice, which each path
 knows of itself; data that are more precise than this are given exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ..core.modes import Sobol
-from ..evaluate.bases import Pairs
-from ..features.choose import merged
-from ..features.features import BEYOND, Coupled, sobol
-from ..kernels.base import Term
-from ..kernels.composed_measures import Moved
-from ..kernels.radial import Elliptical
+from ..features.features import BEYOND
 from ..models.observations import Observations
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from .basis import Lattice
+from .series import (
+    Box,
+    LatticeBlock,
+    amplitudes_of,
+    by_density,
+    by_transform,
+    on_box,
+    outermost,
+    tails_along,
+)
 
 
-def sampled_tail(
-    terms: Sequence[Term],
-    lattice: Lattice,
-    input_dim: int,
-    count: int,
-    num_bases: int,
-    generator: torch.Generator,
-    most: int = 1 << 16,
-) -> list[Coupled]:
-    """About `count` features, `num_bases` times over, of what some terms have beyond the modes of their lattice: those
-    of `most` draws from their spectra, at the most, that fall there.
+@dataclass(frozen=True)
+class Shells:
+    """How what lies beyond the modes of a first lattice is cut into lattices.
 
-    Terms share them by the variance that they have there. Where bases have unequal numbers of frequencies outside the
-    box, the amplitudes of the others are zero.
-    """
-    tails = [_Tail(term, lattice, input_dim) for term in terms]
-    total = sum(tail.variance for tail in tails)
-    parts = []
-    for tail in tails if total > 0 else ():
-        pairs = max(1, round(count / 2 * tail.variance / total))
-        N = min(most, math.ceil(pairs / tail.share))
-        theta, weight = tail.draw(sobol(num_bases, N, tail.num_uniforms, generator).to(tail.term.variance.device))
-        far = tail.is_outside(theta)  # [g, N]
-        order = torch.argsort(far.double(), dim=1, descending=True, stable=True)[:, : int(far.sum(1).max())]
-        a = (tail.term.variance * weight / N).sqrt() * far  # [g, N]
-        theta = theta.take_along_dim(order[..., None], 1)
-        parts.append(Coupled(Pairs(theta, a.take_along_dim(order, 1)), tail.term.coupling, BEYOND))
-    return merged([part for part in parts if part.basis.size])
+    In two dimensions the defaults keep the largest power of a realisation's periodogram, on 1000 x 1000 points of the
+    domain, below twice that of exact draws in every octave (`benchmarks/stripes.py`). In three dimensions the planner
+    has fewer and smaller lattices, for a transform there costs ten times as much for each point, and the last octave
+    of a map of 100 x 100 x 100 points is up to six times above exact draws.
 
-
-class _Tail:
-    """A term's spectral measure outside the box of its lattice's modes.
-
-    `share` of the draws fall there, which have `variance` in all.
+    Attributes:
+        first: how many times higher the frequencies of the second lattice are than those of the first, along the
+            coordinate where they grow the most.
+        first_modes: how many times the first lattice's modes the second has.
+        growth: of the frequencies from each further lattice to the next.
+        modes: of each further lattice, over those of the one before.
+        shortest: wavelength that the last lattice reaches, over the domain's side, unless lower frequencies leave out
+            no more than is allowed.
+        effective: modes that share a lattice's variance along a coordinate, (sum p)^2 / sum p^2, at least, unless the
+            period is the first lattice's: the number of correlation lengths in a period.
+        inside: steps on each side of zero that the box before has at least, unless frequencies grow by two alone: fewer
+            tell too little of the spectrum there, and the period would be no longer than the longest wavelength.
+        accuracy: of transforms, relative to the scale of these lattices, which have a tenth of the prior's scale.
     """
 
-    _trial = 1024  # draws that say how many fall outside the box
-    # Radii between which the law of a radius is interpolated, over this many e-foldings: of Matern-1/2, 1e-8 lies
-    # beyond.
-    _radii, _decay = 4096, 18.0
-    # The octaves that radii lie evenly along end where this share of the spectrum is left
-    # (tests/features/test_leverage.py, laws a thousandth of the box from data).
-    _least = 1e-8
+    first: float = 6.0
+    first_modes: float = 3.0
+    growth: float = 2.0
+    modes: float = 0.8
+    shortest: float = 3e-4
+    effective: float = 4.0
+    inside: float = 4.0
+    accuracy: float = 1e-9
 
-    def __init__(self, term: Term, lattice: Lattice, input_dim: int) -> None:
-        self.term, self.measure = term, term.measure(input_dim)
-        # half a step beyond the highest frequency of each coordinate
-        self.edge = torch.full((input_dim,), math.inf, dtype=torch.float64, device="cpu")
-        shape = torch.tensor(lattice.shape, dtype=torch.float64, device="cpu")
-        self.edge[lattice.dims] = shape * math.pi / lattice.period.double().cpu()
-        inner, maps = self.measure, []
-        while isinstance(inner, Moved):
-            maps.append(inner.moved)
-            inner = inner.measure
-        self.radial = inner if isinstance(inner, Elliptical) and getattr(inner, "shift", None) is None else None
-        self.maps, self.num_uniforms = maps[::-1], self.measure.num_uniforms
-        with torch.no_grad():
-            if self.radial is not None:
-                self._tabulate(self.radial)
-            U = Sobol(max(1, self.num_uniforms), seed=0).next(self._trial)
-            theta, weights = self.draw(U[:, : self.num_uniforms])
-        outside = self.is_outside(theta).double()
-        self.share = max(float(outside.mean()), 1 / self._trial)
-        size = 1.0 if term.coupling is None else float(term.coupling.detach().diagonal().mean())
-        self.variance = size * float(term.variance.detach()) * float((outside * weights).mean())
+    @property
+    def total(self) -> float:
+        """A bound on the modes of all lattices, over those of the first."""
+        return 1 + self.first_modes / (1 - self.modes)
 
-    def _tabulate(self, radial: Elliptical) -> None:
-        """The law of the radius |z| beyond the largest ball inside the box, theta being a linear map of z."""
-        p = self.num_uniforms = radial.input_dim
-        self.num_uniforms += 1
-        largest = self._moved(radial.scale.diag()).norm(dim=0)  # of each coordinate, over |z| = 1
-        inside = float((self.edge / largest.clamp_min(1e-300)).min())
-        log_r = math.log(inside) + torch.linspace(0, self._decay, self._radii, dtype=torch.float64, device="cpu")
-        surface = 2 * math.pi ** (p / 2) / math.gamma(p / 2)
-        density = surface * torch.exp(radial.log_radial((2 * log_r).exp()) + p * log_r)  # of log r
-        cells = 0.5 * (density[1:] + density[:-1]) * (self._decay / (self._radii - 1))
-        beyond = cells.flip(0).cumsum(0).flip(0)  # decreasing, the mass from a cell on
-        even = (beyond > self._least).double()
-        q = 0.5 * cells / beyond[0].clamp_min(1e-300) + 0.5 * even / even.sum().clamp_min(1.0)
-        q /= q.sum().clamp_min(1e-300)
-        self.log_r, self.below = log_r, torch.nn.functional.pad(q.cumsum(0), (1, 0))
-        self.weights = cells / q.clamp_min(1e-300)
+    def lattices(self, block: LatticeBlock, input_dim: int) -> list[Lattice]:
+        """The lattices of what a block's terms have beyond its modes, from the lowest frequencies to the highest."""
+        box, k = block.box, len(block.box.dims)
+        highest = [p / (self.shortest * (side or p)) for p, side in zip(box.period, box.side, strict=True)]  # modes
+        tails = _tails(box, input_dim, 4 * int(max(highest)))
+        inner = first = box.edges
+        least = [0.0] * k  # of periods
+        shells: list[tuple[Box, Tensor]] = []
+        for i, growth in enumerate(self._growths(box, tails, highest, block.allowed)):
+            edges = [edge * g for edge, g in zip(first, growth, strict=True)]
+            scale = (self.first_modes * self.modes**i) ** (1 / k)
+            while True:
+                shell = _shell(box, edges, [scale * m + 0.5 for m in box.m], least)
+                c = _variances(shell, inner, input_dim)
+                short = [p < q for p, q in zip(shell.period, box.period, strict=True)]
+                narrow = [s and n < self.effective for s, n in zip(short, _effective_modes(c.detach()), strict=True)]
+                if not any(narrow):
+                    break
+                least = [2 * p if n else q for p, n, q in zip(shell.period, narrow, least, strict=True)]
+            shells.append((shell, c))
+            inner = shell.edges
+        # The mass beyond the last box, by the spectrum's marginals: those of a box overlap by the same share.
+        marginal = [
+            sum(_beyond(tail, m) for tail, m in zip(tails, _in_steps(box, ends), strict=True))
+            for ends in (first, inner)
+        ]
+        held = sum(c.sum() for _, c in shells)
+        rest = held * min(1.0, marginal[1] / max(marginal[0] - marginal[1], 1e-300)) if shells else 0.0
+        made = []
+        for i, (shell, c) in enumerate(shells):
+            if i == len(shells) - 1:
+                outer = outermost(shell)
+                c = c * (1 + outer * (rest / (c * outer).sum().clamp_min(1e-300)))
+            period = torch.tensor(shell.period, dtype=torch.float64, device="cpu")
+            made.append(Lattice(shell.dims, shell.shape, period, amplitudes_of(c), accuracy=self.accuracy))
+        return made
 
-    def _moved(self, theta: Tensor) -> Tensor:
-        for moved in self.maps:
-            theta = moved(theta)
-        return theta
+    def _growths(self, box: Box, tails: list[Tensor], highest: list[float], allowed: float) -> list[list[float]]:
+        """How many times the first lattice's frequencies each further one has, along each coordinate.
 
-    def draw(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """Frequencies `[..., d]` from uniforms `[..., num_uniforms]`, and their weights `[...]`."""
-        if self.radial is None:
-            importance = self.measure.importance(U)
-            return self.measure.frequencies(U), torch.ones_like(
-                U[..., :1].sum(-1)
-            ) if importance is None else importance
-        z = torch.nn.functional.normalize(torch.special.ndtri(U[..., :-1]), dim=-1)
-        u = U[..., -1].contiguous()
-        cell = torch.searchsorted(self.below, u).clamp(1, self._radii - 1)
-        low, high = self.below[cell - 1], self.below[cell]
-        t = ((u - low) / (high - low).clamp_min(1e-300)).clamp(0, 1)
-        r = torch.lerp(self.log_r[cell - 1], self.log_r[cell], t).exp()
-        theta = self._moved(self.radial.scale.detach() * z * r[..., None]).detach()
-        # The places are fixed: the weights carry the derivatives in the hyperparameters.
-        log_density = self.measure.log_density(theta) if torch.is_grad_enabled() else None
-        ratio = torch.ones_like(r) if log_density is None else (log_density - log_density.detach()).exp()
-        return theta, self.weights[cell - 1] * ratio
+        All coordinates leave out the same share, so that frequencies hardly grow where a spectrum ends.
+        """
 
-    def is_outside(self, theta: Tensor) -> Tensor:
-        """Whether a coordinate of frequencies `[..., d]` is beyond the modes, `[...]`."""
-        return (theta.detach().abs() > self.edge).any(-1)
+        def modes(share: float) -> list[int]:
+            return [max(m, int((tail > share).sum())) for m, tail in zip(box.m, tails, strict=True)]
+
+        share = max([allowed / len(tails)] + [_beyond(tail, m) for tail, m in zip(tails, highest, strict=True)])
+        # One lattice more at the least.
+        share = min(share, max(_beyond(tail, m) for tail, m in zip(tails, box.m, strict=True)) / self.first)
+        gains = [(b + 0.5) / (m + 0.5) for m, b in zip(box.m, modes(share), strict=True)]
+        m, steps = 0.5 * box.num_modes ** (1 / len(tails)), [0.0]
+        while len(steps) == 1 or steps[-1] < math.log(max(gains)) - 0.5 * math.log(self.growth):
+            mine = m * (self.first_modes * self.modes ** (len(steps) - 1)) ** (1 / len(tails))
+            growth = self.first if len(steps) == 1 else self.growth
+            steps.append(steps[-1] + math.log(min(growth, max(2.0, mine / self.inside))))
+        steps = steps[1:]
+        return [[gain ** (step / steps[-1]) for gain in gains] for step in steps]
+
+
+def _tails(box: Box, input_dim: int, longest: int) -> list[Tensor]:
+    """Along each coordinate, the variance of the terms beyond each mode, by transforms of about `longest` points."""
+    totals = [torch.zeros(1, dtype=torch.float64, device="cpu") for _ in box.dims]
+    for term, cut_off in zip(box.terms, box.cut_off, strict=True):
+        one, active = replace(box, terms=(term,), cut_off=(cut_off,)), term.active_dims(input_dim)
+        axes = [axis for axis, i in enumerate(box.dims) if i in active]
+        for axis, tail in zip(axes, tails_along(one, input_dim, axes, 1e-9, longest), strict=True):
+            length = max(len(totals[axis]), len(tail))
+            both = (float(term.variance.detach()) * tail, totals[axis])
+            totals[axis] = torch.stack([pad(each, (0, length - len(each))) for each in both]).sum(0)
+    return totals
+
+
+def _beyond(tail: Tensor, m: float) -> float:
+    return float(tail[int(m)]) if m < len(tail) else 0.0
+
+
+def _in_steps(box: Box, edges: list[float]) -> list[float]:
+    return [edge * p / (2 * math.pi) - 0.5 for edge, p in zip(edges, box.period, strict=True)]
+
+
+def _effective_modes(c: Tensor) -> list[float]:
+    """Along each coordinate, how many modes share the variance: (sum p)^2 / sum p^2."""
+    marginals = [c.sum([other for other in range(c.ndim) if other != axis]) for axis in range(c.ndim)]
+    return [float(p.sum().square() / p.square().sum().clamp_min(1e-300)) for p in marginals]
+
+
+def _shell(box: Box, edges: list[float], modes: list[float], least: list[float]) -> Box:
+    """A box up to the edges, with about so many modes on each side of zero; periods are `least` or longer."""
+    periods = tuple(
+        p if fixed else min(p, max(2 * math.pi * m / edge, shortest))
+        for p, fixed, m, edge, shortest in zip(box.period, box.fixed, modes, edges, least, strict=True)
+    )
+    m = tuple(math.ceil(edge * p / (2 * math.pi) - 0.5) for edge, p in zip(edges, periods, strict=True))
+    return replace(box, period=periods, m=m)
+
+
+def _variances(shell: Box, inner: list[float], input_dim: int, fewest: int = 1 << 18) -> Tensor:
+    """The variance of each mode of a shell, `[*shape]`: of the part of its cell outside a box with the edges `inner`.
+
+    Where modes are few, a cell is cut into equal parts along each coordinate, until there are `fewest` of them.
+    """
+    k, parts = len(shell.m), 1
+    while shell.num_modes * (parts + 2) ** k <= fewest:
+        parts += 2  # an odd number, so that the centre of a cell remains one
+    by = [1 if fixed else parts for fixed in shell.fixed]
+    fine = replace(
+        shell,
+        period=tuple(p * q for p, q in zip(shell.period, by, strict=True)),
+        m=tuple(q * m + q // 2 for m, q in zip(shell.m, by, strict=True)),
+    )
+    c = _coefficients(fine, input_dim)
+    inside = torch.ones_like(c.detach())
+    for axis, (m, p, edge) in enumerate(zip(fine.m, fine.period, inner, strict=True)):
+        j = torch.arange(-m, m + 1, dtype=torch.float64, device="cpu").abs()
+        overlap = (edge * p / (2 * math.pi) - j + 0.5).clamp(0, 1)
+        inside = inside * overlap.reshape([-1 if a == axis else 1 for a in range(k)])
+    cells = [size for n, q in zip(shell.shape, by, strict=True) for size in (n, q)]
+    return (c * (1 - inside)).reshape(cells).sum(list(range(1, 2 * k, 2)))
+
+
+def _coefficients(shell: Box, input_dim: int) -> Tensor:
+    """The variance of each mode of a shell's box, `[*shape]`.
+
+    By the density, or else by a transform of the kernel, which is cut off smoothly within half a period.
+    """
+    total = torch.zeros(shell.shape, dtype=torch.float64, device="cpu")
+    for term in shell.terms:
+        mine = [axis for axis, i in enumerate(shell.dims) if i in term.active_dims(input_dim)]
+        part = replace(shell.along(mine), side=(0.0,) * len(mine))
+        c = by_density(term, part, input_dim, whole=False)
+        if c is None:  # a transform adds what lies beyond its modes to them: of thrice as many, most to the others
+            c = by_transform(term, True, replace(part, m=tuple(3 * m for m in part.m)), input_dim).clamp_min(0)
+            c = c[tuple(slice(2 * m, 4 * m + 1) for m in part.m)]
+        total = total + term.variance.cpu() * on_box(c, mine, shell)
+    return total
 
 
 # Data given on the lattice of a prior that has a tail.
 
 
 def split_tail(prior: PriorPaths) -> tuple[PriorPaths, PriorPaths | None]:
-    """A prior without its random frequencies beyond the modes of lattices, and these alone; None if there are none."""
+    """A prior without its lattices of higher frequencies, and these alone; None if there are none."""
     blocks = list(prior.features.blocks)
     if all(block.role != BEYOND for block in blocks):
         return prior, None
@@ -203,9 +280,8 @@ def values_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
 
 def variances_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None, block: int = 1 << 23) -> Tensor:
     """Of a tail at data about its origin, `[n]`: the mean over its bases; so many numbers in memory at a time."""
-    features, total = tail.features.to(torch.float64), torch.zeros_like(X[:, 0])
-    for basis, root in zip(features.bases, features.roots, strict=True):
-        blocks = X.split(max(1, block // (basis.size * basis.num_bases)))
-        powers = [(basis.values(x[None]) * basis.scales()[:, None]).square().sum(-1).mean(0) for x in blocks]
-        total += torch.cat(powers) * (1.0 if tasks is None or root is None else root.square().sum(1)[tasks])
+    total = torch.zeros_like(X[:, 0])
+    for basis, root in zip(tail.features.bases, tail.features.roots, strict=True):
+        power = basis.amplitudes.double().square().sum()
+        total += power * (1.0 if tasks is None or root is None else root.double().square().sum(1)[tasks])
     return total

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..core.sites import Sites, joined_sites
 from ..evaluate import PathTerm, WeightedSum, sum_of
 from ..features import Features
+from ..features.features import BEYOND
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from ..solvers import CholeskyState
 from .prior import PriorPaths
@@ -93,6 +94,8 @@ def pays(features: Features, s: int, n: int, fewest: int = 64, num_points: int =
         num_points: evaluations at so many must repay the cost.
         covariance: operations that a covariance costs, in those of a matrix product (measured on a CPU).
     """
+    if any(block.role == BEYOND for block in features.blocks):  # such lattices repeat themselves within the domain
+        return False
     costs = [cost for basis in features.bases if (cost := basis.adjoint_cost(n)) is not None]
     if n < fewest or not costs or features.num_bases > 1:
         return False
