@@ -525,3 +525,16 @@ def test_the_summary_of_several_outputs_is_that_of_each_of_them():
     assert found.log_likelihood == sum(one.log_likelihood for one in each if one.log_likelihood is not None)
     with pytest.raises(TypeError, match="expected an ExactGP, or Outputs of these"):
         matheron.summary(matheron.Ensemble(models))  # type: ignore[arg-type]
+
+
+def test_one_start_with_a_lengthscale_far_beyond_the_data_ends_where_a_short_one_does():
+    """There the likelihood is flat along it, so that the search alone ends without its column."""
+    g = torch.Generator().manual_seed(0)
+    X = torch.randn(120, 6, generator=g, dtype=torch.float64)
+    y = torch.sin(3 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * torch.randn(120, generator=g, dtype=torch.float64)
+    ends = []
+    for length in (1.0, 300.0):
+        start = torch.tensor([length, 1, 1, 1, 1, 1], dtype=torch.float64)
+        gp = matheron.fit(1.0 * K.Matern(1.5, start), X, y, num_starts=1, priors={})
+        ends.append(float(matheron.log_marginal_likelihood(gp)))
+    assert ends[1] == pytest.approx(ends[0], abs=0.5)
