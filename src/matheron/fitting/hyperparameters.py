@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -115,20 +115,32 @@ def usual_gap(x: Tensor) -> float:
     return float(gaps[len(gaps) // 4]) if len(gaps) else 0.0
 
 
+class NoiseBlocks(NamedTuple):
+    """Which of several variances of noise each observation has, `[n]` whole numbers, and in which unit, `[n]`."""
+
+    index: Tensor
+    unit: Tensor
+
+
 class Hyperparameters:
     """All that is fitted: the kernel's tensors, then the noise's, then the mean's, one vector in all.
 
     Args:
         kernel: the expression, in the model's units.
         leaves: of its tensors, in the order of `buffers`.
-        noise: a leaf of one variance per task, or fixed variances `[n]`.
+        noise: a leaf of one variance per task, or for each of `blocks`; or fixed variances `[n]`.
         mean: leaves of a constant (`mean`) or a linear function (`mean.weights`, `mean.bias`), or a fixed Mean.
     """
 
     def __init__(
-        self, kernel: Kernel, leaves: Sequence[Leaf], noise: Leaf | Tensor, mean: Sequence[Leaf] | Mean
+        self,
+        kernel: Kernel,
+        leaves: Sequence[Leaf],
+        noise: Leaf | Tensor,
+        mean: Sequence[Leaf] | Mean,
+        blocks: NoiseBlocks | None = None,
     ) -> None:
-        self.kernel, self.noise, self.mean = kernel, noise, mean
+        self.kernel, self.noise, self.mean, self.blocks = kernel, noise, mean, blocks
         self.count = len(leaves)
         self.leaves = [*leaves]
         self.leaves += [noise] if isinstance(noise, Leaf) else []
@@ -137,7 +149,8 @@ class Hyperparameters:
     def at(self, rows: Tensor) -> Hyperparameters:
         """The same for some of the observations."""
         noise = self.noise if isinstance(self.noise, Leaf) else self.noise[rows]
-        return Hyperparameters(self.kernel, self.leaves[: self.count], noise, self.mean)
+        blocks = None if self.blocks is None else NoiseBlocks(*(each[rows] for each in self.blocks))
+        return Hyperparameters(self.kernel, self.leaves[: self.count], noise, self.mean, blocks)
 
     def within(self, priors: Mapping[str, Prior]) -> Hyperparameters:
         """The same within the supports of priors."""
@@ -145,7 +158,7 @@ class Hyperparameters:
         rest = leaves[self.count :]
         noise = rest.pop(0) if isinstance(self.noise, Leaf) else self.noise
         return Hyperparameters(
-            self.kernel, leaves[: self.count], noise, self.mean if isinstance(self.mean, Mean) else rest
+            self.kernel, leaves[: self.count], noise, self.mean if isinstance(self.mean, Mean) else rest, self.blocks
         )
 
     @property
@@ -194,7 +207,10 @@ class Hyperparameters:
         rest = list(values[self.count :])
         noise = rest.pop(0) if isinstance(self.noise, Leaf) else self.noise
         if isinstance(self.noise, Leaf):
-            noise = noise.expand(n) if tasks is None else noise[tasks]
+            if self.blocks is not None:
+                noise = noise[self.blocks.index] * self.blocks.unit
+            else:
+                noise = noise.expand(n) if tasks is None else noise[tasks]
         if isinstance(self.mean, Mean):
             return kernel, noise, self.mean
         mean: Mean = (
@@ -258,6 +274,7 @@ def hyperparameters_of(
     floors: Mapping[str, float],
     first_noise: float,
     units: Units | None,
+    blocks: NoiseBlocks | None = None,
 ) -> tuple[Hyperparameters, Tensor]:
     """The hyperparameters, with the kernel's numbers read in the model's units; and their vector in the user's."""
     t, d = kernel.num_outputs, X.shape[1]
@@ -266,7 +283,8 @@ def hyperparameters_of(
     listed = buffers(kernel, units or ones)
     leaves = [kernel_leaf(buffer, floors, X) for buffer in listed]
     lower, upper = BOUNDS["noise"]
-    start = torch.full((t,), first_noise, dtype=torch.float64, device=X.device)
+    variances = t if blocks is None else int(blocks.index.max()) + 1
+    start = torch.full((variances,), first_noise, dtype=torch.float64, device=X.device)
     fitted_noise = Leaf("noise", "positive", start, (floors.get("noise", lower), upper))
     zeros = torch.zeros(t, dtype=torch.float64, device=X.device)
     means: Sequence[Leaf] | Mean = [Leaf("mean", "real", zeros)]
@@ -274,7 +292,7 @@ def hyperparameters_of(
         means = mean
     elif mean is not None:  # "linear"
         means = [Leaf("mean.weights", "real", zeros[:, None].expand(t, d)), Leaf("mean.bias", "real", zeros)]
-    h = Hyperparameters(kernel, leaves, fitted_noise if noise is None else noise, means)
+    h = Hyperparameters(kernel, leaves, fitted_noise if noise is None else noise, means, blocks)
     return h, h.encode({b.name: b.value.double() / b.unit for b in listed})
 
 

@@ -523,7 +523,7 @@ class _Objective:
                 return [None] * len(leaves)
             self.start, value = found.a, found.value
             G = found.kernel_slope
-            accumulate(kernel, self.X, None, lambda rows, columns: G[rows, columns])
+            accumulate(kernel, Sites(self.X), lambda rows, columns: G[rows, columns])
             rest = (found.mean_slope * m).sum()
             if _fits_scale(self.likelihood):
                 rest = rest + _own_terms(likelihood, found, self.y)

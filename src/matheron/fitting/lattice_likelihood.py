@@ -278,7 +278,7 @@ class Merged:
         def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
             kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
             scale = noise if self.fitted else torch.ones_like(self.total)
-            value = likelihood_with_gradient(kernel, self.X, self.y, self.tasks, scale / self.total, mean)
+            value = likelihood_with_gradient(kernel, Sites(self.X, self.tasks), self.y, scale / self.total, mean)
             if not math.isfinite(value):
                 return [leaf * math.nan for leaf in leaves]
             rest = torch.zeros_like(self.y[0])

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..core.sites import Sites
+from ..core.functionals import Functionals, Observed
 from ..kernels import Kernel, coupled_covariance
 from ..models.means import Mean
 from ..solvers.cholesky import solved
@@ -32,19 +32,18 @@ class Dense:
     def __init__(
         self,
         hyperparameters: Hyperparameters,
-        X: Tensor,
+        sites: Observed,
         y: Tensor,
-        tasks: Tensor | None,
         priors: Mapping[str, Prior],
         watch: Watch | None = None,
     ) -> None:
-        self.hyperparameters, self.X, self.y, self.tasks, self.priors = hyperparameters, X, y, tasks, priors
-        self.watch = watch
+        self.hyperparameters, self.sites, self.y, self.priors = hyperparameters, sites, y, priors
+        self.X = sites.places if isinstance(sites, Functionals) else sites.points  # [n, d]
+        self.tasks, self.watch = sites.outputs, watch
 
     def some(self, rows: Tensor) -> Dense:
         """The same of some of the data."""
-        tasks = None if self.tasks is None else self.tasks[rows]
-        return Dense(self.hyperparameters.at(rows), self.X[rows], self.y[rows], tasks, self.priors, self.watch)
+        return Dense(self.hyperparameters.at(rows), self.sites[rows], self.y[rows], self.priors, self.watch)
 
     def __call__(self, vector: Tensor) -> tuple[float, Tensor]:
         """The value and the gradient `[size]`; -inf where the covariance has no factor."""
@@ -57,7 +56,7 @@ class Dense:
         def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
             nonlocal value
             kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
-            value = likelihood_with_gradient(kernel, self.X, self.y, self.tasks, noise, mean)
+            value = likelihood_with_gradient(kernel, self.sites, self.y, noise, mean)
             if not math.isfinite(value):
                 return [None] * len(leaves)
             if self.priors:
@@ -102,14 +101,12 @@ def few_threads(n: int, few: int = 1000) -> Iterator[None]:
             torch.set_num_threads(_before)  # of this thread, too
 
 
-def likelihood_with_gradient(
-    kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None, noise: Tensor, mean: Mean
-) -> float:
+def likelihood_with_gradient(kernel: Kernel, sites: Observed, y: Tensor, noise: Tensor, mean: Mean) -> float:
     """The value; gradients are added to those of the tensors that require them."""
-    n = len(X)
-    with torch.set_grad_enabled(n * n <= _block(X)):  # a graph of all of it, or blocks' own graphs later
-        K = _covariance(kernel, X, tasks)  # [n, n]
-    m = mean.at(Sites(X, tasks))  # [n]
+    n = len(sites)
+    with torch.set_grad_enabled(n * n <= _block(sites)):  # a graph of all of it, or blocks' own graphs later
+        K = _covariance(kernel, sites)  # [n, n]
+    m = mean.at(sites)  # [n]
     with torch.no_grad():
         L = _factor(K.detach().clone() if K.requires_grad else K, noise.detach())
         K = K if K.requires_grad else None  # large, and not needed again
@@ -131,7 +128,7 @@ def likelihood_with_gradient(
     if K is not None:
         _backward(K, weights(slice(None), slice(None)))
     else:
-        accumulate(kernel, X, tasks, weights)
+        accumulate(kernel, sites, weights)
     return value
 
 
@@ -158,46 +155,46 @@ def inverse_from(L: Tensor, panel: int = 512) -> Tensor:
     return W
 
 
-def accumulate(kernel: Kernel, X: Tensor, tasks: Tensor | None, weights: Callable[[slice, slice], Tensor]) -> None:
+def accumulate(kernel: Kernel, sites: Observed, weights: Callable[[slice, slice], Tensor]) -> None:
     """Add the gradient of sum_ij W_ij k(x_i, x_j) to the kernel's tensors, W symmetric, some rows of it at a time.
 
     Each block has its rows from the diagonal on: what is right of the diagonal counts twice.
     """
-    for rows, columns in _blocks(X):
+    for rows, columns in _blocks(sites):
         W = 2 * weights(rows, columns)
         W[:, : rows.stop - rows.start] *= 0.5
-        _backward(_between(kernel, X, tasks, rows, columns), W)
+        _backward(_between(kernel, sites, rows, columns), W)
 
 
-def _covariance(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> Tensor:
+def _covariance(kernel: Kernel, sites: Observed) -> Tensor:
     """k(X, X) `[n, n]`; only what is on the diagonal and below it where there are several blocks."""
-    if len(X) ** 2 <= _block(X):
-        return _between(kernel, X, tasks, slice(None), slice(None))
-    K = X.new_empty(len(X), len(X))
-    for rows, columns in _blocks(X):
-        K[rows, columns] = _between(kernel, X, tasks, rows, columns)
+    n = len(sites)
+    if n**2 <= _block(sites):
+        return _between(kernel, sites, slice(None), slice(None))
+    K = sites.points.new_empty(n, n)
+    for rows, columns in _blocks(sites):
+        K[rows, columns] = _between(kernel, sites, rows, columns)
     return K.mT
 
 
-def _between(kernel: Kernel, X: Tensor, tasks: Tensor | None, rows: slice, columns: slice) -> Tensor:
-    sites = Sites(X, tasks)
+def _between(kernel: Kernel, sites: Observed, rows: slice, columns: slice) -> Tensor:
     a = sites[rows]
     return coupled_covariance(kernel, a, a if columns == rows else sites[columns])
 
 
-def _blocks(X: Tensor, least: int = 64) -> Iterator[tuple[slice, slice]]:
+def _blocks(sites: Observed, least: int = 64) -> Iterator[tuple[slice, slice]]:
     """Some rows at a time, and their columns from the diagonal on; `least` at least, for the rate of products."""
-    n, i = len(X), 0
+    n, i = len(sites), 0
     while i < n:
-        rows = slice(i, min(n, i + max(least, _block(X) // (n - i))))
+        rows = slice(i, min(n, i + max(least, _block(sites) // (n - i))))
         yield rows, slice(i, n)
         i = rows.stop
 
 
-def _block(X: Tensor, on_cpu: int = 1 << 17, on_gpu: int = 1 << 25) -> int:
+def _block(sites: Observed, on_cpu: int = 1 << 17, on_gpu: int = 1 << 25) -> int:
     """Entries of the covariance that are computed or differentiated at once: with a graph they take about a dozen
     numbers each, which a CPU's cache should hold."""
-    return on_gpu if X.is_cuda else on_cpu
+    return on_gpu if sites.points.is_cuda else on_cpu
 
 
 def _factor(K: Tensor, noise: Tensor) -> Tensor | None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Literal, TypedDict, Unpack, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
 import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, as_count, as_tensor, seeded
-from ..kernels import Kernel, Matern, Scaled
+from ..core.functionals import Functionals
+from ..core.sites import Sites
+from ..kernels import RBF, Kernel, Matern, Scaled, coupled_diagonal
 from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Likelihood
 from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
+from ..models.observations import is_observable, moved_inside, prior_variance
+from ..models.observe import Boxes, Observable
 from ..solvers import Solver, as_solver
-from .hyperparameters import Prior, default_kernel_priors
+from .hyperparameters import NoiseBlocks, Prior, default_kernel_priors
 from .laplace import Asked, fit_outcomes
 from .search import FitWarning, maximised
 from .units import Units, standardising
@@ -24,7 +28,7 @@ from .units import Units, standardising
 class FitSettings(TypedDict, total=False):
     """The settings of `fit`, by name."""
 
-    noise: ArrayLike | None
+    noise: ArrayLike | Sequence[ArrayLike] | None
     mean: Mean | ArrayLike | Callable[[Tensor], Tensor] | str | None
     tasks: ArrayLike | None
     priors: Mapping[str, Prior] | None
@@ -37,7 +41,12 @@ class FitSettings(TypedDict, total=False):
 
 @overload
 def fit(
-    kernel: Kernel | None, X: ArrayLike, y: ArrayLike, *, likelihood: None = None, **settings: Unpack[FitSettings]
+    kernel: Kernel | None,
+    X: ArrayLike | Observable | Sequence[Observable],
+    y: ArrayLike | Sequence[ArrayLike],
+    *,
+    likelihood: None = None,
+    **settings: Unpack[FitSettings],
 ) -> ExactGP: ...
 @overload
 def fit(
@@ -56,11 +65,11 @@ def fit(
 @torch.inference_mode(False)  # gradients are needed, whoever calls
 def fit(
     kernel: Kernel | None,
-    X: ArrayLike,
-    y: ArrayLike,
+    X: ArrayLike | Observable | Sequence[Observable],
+    y: ArrayLike | Sequence[ArrayLike],
     *,
     likelihood: Likelihood | None = None,
-    noise: ArrayLike | None = None,
+    noise: ArrayLike | Sequence[ArrayLike] | None = None,
     mean: Mean | ArrayLike | Callable[[Tensor], Tensor] | str | None = None,
     tasks: ArrayLike | None = None,
     priors: Mapping[str, Prior] | None = None,
@@ -82,13 +91,14 @@ def fit(
         kernel: any expression of `matheron.kernels`. Its numbers, in the user's units, are one of the starting points.
             A number that is zero stays zero. A kernel without a scale has the variance of the targets. None:
             Matern-5/2 with a lengthscale per column and a scale, with the priors of `fitting.default_kernel_priors`.
-        X, y, tasks: data as for `ExactGP`. NaN and infinities are refused: remove those rows first.
+        X, y, tasks: data as for `ExactGP`. NaN and infinities are refused: remove those rows first. Functionals of
+            `matheron.observe` may be in place of points, one or a list of blocks, with exact gradients (`solver`).
         likelihood: of `matheron.likelihoods`, where y are outcomes: counts, classes, or measurements with outliers. The
             fit then maximises Laplace's evidence and returns a `LatentGP`, as `matheron.approximate` makes it. Inputs
             alone are standardised, the mean is on the scale of the link, and `noise` and `tasks` are refused.
             num_data="auto" fits to 2000 outcomes at the most, and `solver` is that of `approximate`.
         noise: the variance of the noise where it is known, one number or one per observation; None fits it (one per
-            task), with a floor of 1e-6 of the targets' variance.
+            task, or one for each block of functionals), with a floor of 1e-6 of the targets' variance.
         mean: None fits a constant (one per task), "linear" a linear function; a number, a Mean or a callable is kept
             as given, in the user's units.
         priors: by the name of a hyperparameter ("lengthscale", "noise", or in full "parts.0.lengthscale"): a torch
@@ -138,50 +148,145 @@ def fit(
         if noise is not None or tasks is not None:
             which = "tasks" if noise is None else "noise"
             raise ValueError(f"{which}: expected none beside a likelihood, which says how outcomes vary; leave it out")
+        if is_observable(X):
+            raise TypeError("X: expected points [n, d] beside a likelihood, got functionals; leave likelihood out")
+        X, y = cast(ArrayLike, X), cast(ArrayLike, y)
         return fit_outcomes(kernel, X, y, likelihood, Asked(mean, priors, num_starts, num_data, solver, seed, progress))
     if kernel is None:
-        shape = as_tensor(X, "X").shape
-        d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
+        if is_observable(X):
+            d = _dimension(X)
+        else:
+            shape = as_tensor(cast(ArrayLike, X), "X").shape
+            d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
         kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64, device="cpu")), 1.0)
         if priors is None:
             usual = default_kernel_priors(d).items()
             priors = {name: prior for name, prior in usual if name != "noise" or noise is None}
+    if is_observable(X):
+        X = _with_nodes(X)
     data = ExactGP(kernel, X, y, 0.0 if noise is None else noise, tasks=tasks)  # checks, and one row per observation
-    user_X, user_y = (_apart(value) for value in (data.train_inputs, data.train_targets))
-    units = standardising(kernel, user_X, user_y, data.tasks)
+    sites, user_y = data.sites, _apart(data.train_targets)
+    observed, blocks = is_observable(X), None
+    user_X = _apart(sites.points)
+    if observed:  # of the points alone, at first
+        units = standardising(kernel, user_X, user_y[:1].expand(len(user_X)), None)
+    else:
+        units = standardising(kernel, user_X, user_y, data.tasks)
+    if observed:
+        sites = Functionals.of(sites).double().mapped(torch.detach)
+        inward = units.transforms()[0].to(user_X)
+        model_sites = moved_inside(sites, inward)
+        units, blocks = _units_of_functionals(units, model_sites, user_y, _rows_of(X), len(user_y))
+    else:
+        model_sites = Sites((user_X - units.input_centre) / units.input_scale, data.tasks)
     _check_scale(units.output_scale)
     _say_constant_columns(user_X, kernel, data.input_names)
-    of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device) if data.tasks is None else data.tasks
-    model_X = (user_X - units.input_centre) / units.input_scale  # [n, d]
-    model_y = (user_y - units.output_centre[of]) / units.output_scale[of]  # [n]
+    of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device)
+    of = of if model_sites.outputs is None else model_sites.outputs
+    ones = model_sites.of_ones() if isinstance(model_sites, Functionals) else torch.ones_like(user_y)
+    model_y = (user_y - units.output_centre[of] * ones) / units.output_scale[of]  # [n]
     model_noise = None if noise is None else _apart(data.noise) / units.output_scale[of].square()
     fitted_kernel, fitted_noise, fitted_mean = maximised(
         kernel,
-        model_X,
+        model_sites if isinstance(model_sites, Functionals) else model_sites.points,
         model_y,
         noise=model_noise,
         mean=_mean_in(mean, units, user_X.shape[1], kernel.num_outputs),
-        tasks=data.tasks,
+        tasks=model_sites.outputs,
         priors=priors,
         num_starts=num_starts,
         num_data=num_data,
         units=units,
+        blocks=blocks,
         solver=solver,
         seed=seed,
         progress=progress,
     )
     inward, outward = units.transforms()
-    dtype = data.train_inputs.dtype
+    dtype, functionals = sites.points.dtype if observed else data.centres.dtype, isinstance(model_sites, Functionals)
     return ExactGP(
         fitted_kernel,
-        model_X.to(dtype),
+        model_sites if isinstance(model_sites, Functionals) else model_sites.points.to(dtype),
         model_y.to(dtype),
         fitted_noise.to(dtype),
         fitted_mean,
-        data.tasks,
+        None if functionals else data.tasks,
         input_transform=inward,
         output_transform=outward,
     ).replaced(input_names=data.input_names)
+
+
+def _with_nodes(X: Any, shortest: float = 0.1) -> Any:
+    """Functionals whose averages over boxes have nodes for lengthscales down to this share of the points' spread.
+
+    The kernel that is given is only where the search starts, in units that may be far from the data's.
+    """
+    ends = torch.cat(list(_ends(X)))
+    spread = (ends.amax(0) - ends.amin(0)).clamp_min(1e-300)
+    kernel = RBF(shortest * spread)
+
+    def resolved(part: Any) -> Any:
+        if isinstance(part, list | tuple):
+            return [resolved(each) for each in part]
+        if not isinstance(part, Boxes):
+            return part
+        return part.resolved(lambda functionals: prior_variance(kernel, functionals.double()))
+
+    return resolved(X)
+
+
+def _ends(X: Any) -> Iterator[Tensor]:
+    """The points of functionals, and corners of boxes, `[N, d]` each."""
+    if isinstance(X, list | tuple):
+        for part in X:
+            yield from _ends(part)
+    elif isinstance(X, Boxes):
+        yield X.lower.double()
+        yield X.upper.double()
+    elif isinstance(X, Functionals):
+        yield X.points.double()
+
+
+def _rows_of(X: object) -> list[int]:
+    """How many rows each block of functionals has."""
+    if not isinstance(X, list | tuple):
+        return [len(cast(Observable, X))]
+    return [sum(_rows_of(part)) for part in X]
+
+
+def _dimension(X: object) -> int:
+    """That of the points of functionals."""
+    while isinstance(X, list | tuple):
+        X = next((part for part in X if is_observable(part)), X[0])
+    return cast(Observable, X).input_dim
+
+
+def _units_of_functionals(
+    units: Units, sites: Functionals, y: Tensor, rows: list[int], n: int
+) -> tuple[Units, NoiseBlocks]:
+    """The targets' scale, in which slopes are y / x and integrals y x, and a variance of noise for each block.
+
+    A functional's own size is its standard deviation under an RBF kernel with lengthscale and variance one in the
+    model's inputs. Targets over these sizes have the scale of values, and a block's noise has the square as its unit.
+    """
+    sizes = coupled_diagonal(RBF(1.0).to(y), sites.of_outputs(None)).clamp_min(1e-300)  # [n]
+    ones, t = sites.of_ones(), len(units.output_scale)
+    of = torch.zeros(n, dtype=torch.long, device=y.device) if sites.outputs is None else sites.outputs
+    centre, scale = y.new_zeros(t), y.new_ones(t)
+    for i in range(t):
+        own = of == i
+        weight = (ones / sizes)[own]
+        if bool((weight != 0).any()):
+            centre[i] = (weight * y[own]).sum() / (weight * ones[own]).sum()
+        spread = (
+            ((y - centre[i] * ones)[own].square() / sizes[own]).mean().sqrt() if bool(own.any()) else y.new_zeros(())
+        )
+        scale[i] = torch.where(spread > 1e-13 * centre[i].abs(), spread, 1.0)
+    index = torch.repeat_interleave(torch.arange(len(rows), device=y.device), torch.tensor(rows, device=y.device))
+    index = index.repeat_interleave(n // len(index))  # every output of a row is of its block
+    sums = y.new_zeros(len(rows)).index_add(0, index, sizes)
+    unit = (sums / index.bincount(minlength=len(rows)))[index]
+    return units._replace(output_centre=centre, output_scale=scale), NoiseBlocks(index, unit)
 
 
 def _apart(value: Tensor) -> Tensor:

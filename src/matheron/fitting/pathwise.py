@@ -47,7 +47,7 @@ class Pathwise:
             m = mean.at(Sites(self.X.double(), self.tasks))  # [n]
             with torch.no_grad():
                 weights = self._weights(vector.detach(), kernel.owned(), noise.detach(), m.detach())
-            accumulate(kernel.to(self.X.dtype), self.X, self.tasks, weights)
+            accumulate(kernel.to(self.X.dtype), Sites(self.X, self.tasks), weights)
             rest = (m * weights.a.double()).sum() + (noise * weights.diagonal().double()).sum()
             if self.priors:
                 rest = rest + log_prior(h.leaves, leaves, self.priors).to(rest)

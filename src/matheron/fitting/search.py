@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_generator
+from ..core.functionals import Functionals
 from ..core.progress import estimated, progress_bar
+from ..core.sites import Sites
 from ..kernels import Kernel
 from ..lattice import FourierLattice
 from ..models.means import Mean
 from ..solvers import PCG, Cholesky, Solver
 from ..solvers.base import SHARE_OF_GPU
 from .gradient_only_bfgs import climb, curvature, for_all
-from .hyperparameters import Prior, checked_priors, hyperparameters_of, weak_priors
+from .hyperparameters import NoiseBlocks, Prior, checked_priors, hyperparameters_of, weak_priors
 from .initialisation import candidates, most_likely
 from .lattice_likelihood import NotOnLattice, OnLattice
 from .likelihood import Dense
@@ -99,7 +101,7 @@ class FitWarning(UserWarning):
 
 def maximised(
     kernel: Kernel,
-    X: Tensor,
+    X: Tensor | Functionals,
     y: Tensor,
     *,
     noise: Tensor | None = None,
@@ -111,6 +113,7 @@ def maximised(
     num_starts: int = 1,
     num_data: int | str | None = None,
     units: Units | None = None,
+    blocks: NoiseBlocks | None = None,
     solver: str | Solver = "auto",
     seed: int | torch.Generator | None = None,
     progress: bool = False,
@@ -120,7 +123,9 @@ def maximised(
     Where `units` are given, the kernel's numbers are tried in the user's units and in the model's. `num_data` is that
     of `fit`.
     """
-    h, as_given = hyperparameters_of(kernel, X, noise, mean, floors or {}, first_noise, units)
+    sites = X if isinstance(X, Functionals) else Sites(X, tasks)
+    places = sites.places if isinstance(sites, Functionals) else sites.points
+    h, as_given = hyperparameters_of(kernel, places, noise, mean, floors or {}, first_noise, units, blocks)
     if priors is None:
         priors = weak_priors(h.leaves) if len(y) < h.size else {}
     priors = checked_priors(priors, h.leaves)
@@ -128,7 +133,7 @@ def maximised(
     as_given = h.clamped(as_given)
     with progress_bar(*estimated(), show=progress, transient=True) as bar:
         journal = _Journal(bar, as_given, len(y))
-        objective = Dense(h, X, y, tasks, priors, journal.evaluated)
+        objective = Dense(h, sites, y, priors, journal.evaluated)
         try:
             best, value, converged = _searched(
                 objective, as_given, num_starts, num_data, solver, as_generator(seed), units is not None, journal
@@ -156,7 +161,7 @@ def maximised(
             "or a kernel that is less smooth"
         )
     with torch.no_grad():
-        kernel, noise, mean = h.model([v.detach().clone() for v in h.decode(best)], len(X), tasks)
+        kernel, noise, mean = h.model([v.detach().clone() for v in h.decode(best)], len(y), tasks)
     return kernel, noise.clone(), mean
 
 
@@ -241,6 +246,11 @@ def _searched(
     if isinstance(num_data, int):
         objective = some_of(objective, num_data, generator)
     lattice = _is_on_lattice(solver, objective)
+    if isinstance(objective.sites, Functionals) and (lattice or not _is_dense(solver, objective)):
+        raise ValueError(
+            f"X: expected up to {_largest_dense(objective.X.device)} functionals and solver='cholesky' or "
+            f"'auto', got {n} and {solver!r}; num_data=2000 fits to so many of them"
+        )
     if auto and not lattice:
         objective = some_of(objective, s.most, generator)
     _plan(journal, objective, num_starts, lattice, solver)
@@ -461,6 +471,8 @@ def _smallest_on_lattice(device: torch.device, input_dim: int) -> int:
 def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
     asked = isinstance(solver, FourierLattice) or solver == "lattice"
     X = objective.X
+    if isinstance(objective.sites, Functionals):
+        return asked
     if not asked and (solver != "auto" or len(X) <= _smallest_on_lattice(X.device, X.shape[1])):
         return False
     can = OnLattice.can(objective.hyperparameters, X)

@@ -87,12 +87,12 @@ def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tup
     return features.to(device, torch.float64), (counts / counts.sum()).to(device)
 
 
-def feature_covariance(basis: Features | PriorPlusUpdate, x: Sites | Tensor) -> Tensor:
+def feature_covariance(basis: Features | PriorPlusUpdate, x: Observed | Tensor) -> Tensor:
     """k^(w)(x, x), the covariance that features give the prior, `[n, n]`; over several bases, their mean.
 
     x are points `[n, d]` of the model's own space, or sites where there are several outputs.
     """
-    sites = (x if isinstance(x, Sites) else Sites(x)).owned().double()
+    sites = (Sites(x) if isinstance(x, Tensor) else x).owned().double()
     features, shares = shared_bases(basis, sites.points.device)
     K = sites.points.new_zeros(len(sites), len(sites))
     with torch.no_grad():
