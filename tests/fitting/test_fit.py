@@ -425,14 +425,17 @@ def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
 
 
 def test_a_search_takes_few_evaluations(monkeypatch):
-    """Of eight lengthscales six tell of nothing: along them a likelihood is much flatter than along the others."""
+    """Of eight lengthscales six tell of nothing: along them a likelihood is much flatter than along the others.
+
+    A second search begins where the first took them far beyond the data.
+    """
     monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(screened=64, followed=170))
     X, y = simulated(2.0 * K.Matern(1.5, [0.5, 1.5]), 200, 2, 0.01, seed=1)
     X = torch.cat([X, randn(200, 6, seed=3)], dim=1)
     sizes, forward = [], K.Matern.forward
     monkeypatch.setattr(K.Matern, "forward", lambda k, x, z: (sizes.append(len(x)), forward(k, x, z))[1])
     fit(1.0 * K.Matern(1.5, torch.ones(8)), X, y, seed=0, num_starts=2)
-    assert sizes.count(170) + sizes.count(200) < 170
+    assert sizes.count(170) + sizes.count(200) < 250
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_a_fit_to_copies_of_few_inputs_ends_at_the_exact_top(name):
         )
         for solver in ("cholesky", "lattice")
     )
-    assert float(merged) == pytest.approx(float(exact), abs=0.05)
+    assert float(merged) == pytest.approx(float(exact), abs=0.1)  # two searches, each to its own tolerance
 
 
 @pytest.mark.slow
