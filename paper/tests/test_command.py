@@ -63,7 +63,7 @@ def test_failed_trials_make_the_exit_code_one(tmp_path, monkeypatch):
 
 def test_its_own_help_has_its_options_and_the_library_s_help_its_first_line():
     own = " ".join(invoke("--help").output.split())
-    assert "tiny: seconds" in own
+    assert "tiny takes seconds" in own
     assert "--time-limit" in own and "Every finished trial is stored at once" in own
     assert "--install-completion" not in own
     lines = {command.name: (command.help or "").splitlines()[:1] for command in app.registered_commands}

@@ -601,3 +601,15 @@ def test_an_odd_number_of_features_in_several_bases_is_loaded_bit_for_bit(tmp_pa
     x = rand(7, 5, seed=3)
     paths.save(tmp_path / "paths.safetensors")
     assert torch.equal(load(tmp_path / "paths.safetensors")(x), paths(x))
+
+
+def test_a_class_that_is_defined_again_as_in_a_notebook_is_the_one_that_files_name(tmp_path):
+    cell = """
+class Shifted(kernels.RBF):
+    pass
+"""
+    names: dict[str, Any] = {"kernels": K, "__name__": "a_notebook"}
+    for _ in range(2):
+        exec(cell, names)
+    save(names["Shifted"](0.5), tmp_path / "kernel")
+    assert type(load(tmp_path / "kernel")) is names["Shifted"]

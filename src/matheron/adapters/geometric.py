@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.checks import as_array
 from ..core.modes import transformed
 from ..kernels.own import OwnKernel, pairwise
 from .refusal import full_name, needs
@@ -128,10 +129,12 @@ class GeometricKernel(OwnKernel):
         """
         kernel = self.theirs[0]
         variance = kernel.eigenvalues(self._params())[:, 0]  # [l]
-        share = variance.detach() * torch.as_tensor(kernel.eigenfunctions.num_eigenfunctions_per_level)
+        share = variance.detach() * torch.as_tensor(
+            kernel.eigenfunctions.num_eigenfunctions_per_level, device=variance.device
+        )
         counts = (num_features * share / share.sum()).ceil().long()  # [l]
         phases = kernel.space.random(generator, int(counts.max()))[1]
-        taken = torch.arange(len(phases))[:, None] < counts  # [i, l]
+        taken = torch.arange(len(phases), device=counts.device)[:, None] < counts  # [i, l]
         amplitudes = (variance / counts).sqrt().expand(len(phases), -1)[taken]
 
         def features(x: Tensor) -> Tensor:
@@ -163,7 +166,7 @@ def translate(kernel: Any, params: Mapping[str, Any] | None = None) -> Geometric
     missing = {"nu", "lengthscale"} - set(params)
     if missing:
         raise ValueError(f"params: expected nu and lengthscale for a kernel on {where}, got {sorted(params)}")
-    values = {name: torch.as_tensor(value).detach().double().reshape(-1) for name, value in params.items()}
+    values = {name: as_array(value).detach().double().reshape(-1) for name, value in params.items()}
     for name, value in values.items():
         if value.numel() != 1 or not float(value) > 0:
             raise ValueError(f"params: expected one positive number for {name!r} on {where}, got {value.tolist()}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor
 
-from .checks import many
+from .checks import as_array, many
 from .modes import derivative_along
 from .sites import Sites, joined_sites
 from .value import Value
@@ -68,7 +69,7 @@ class Functionals(Value):
         """The rows of several, in order."""
         each = [Functionals.of(part) for part in parts]
         most = max(part.directions.shape[1] for part in each)
-        sizes = torch.tensor([0, *(len(part.sites) for part in each)]).cumsum(0).tolist()
+        sizes = list(itertools.accumulate((len(part.sites) for part in each), initial=0))
         return Functionals(
             joined_sites([part.sites for part in each]),
             torch.cat([part.weights for part in each]),
@@ -103,7 +104,7 @@ class Functionals(Value):
 
     def __mul__(self, factor: float | Tensor) -> Functionals:
         """The functionals times a number, or one for each row `[n]`."""
-        number = torch.as_tensor(factor).to(self.weights)
+        number = as_array(factor).to(self.weights)
         if number.shape not in ((), (len(self),)):
             raise ValueError(f"expected a number, or one for each row [{len(self)}], got shape {list(number.shape)}")
         return self.times(number.expand(len(self)))

@@ -69,7 +69,10 @@ class Value(nn.Module, metaclass=_Frozen):
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if cls.saveable and not cls.__name__.startswith("_"):
-            REGISTRY.setdefault(cls.__name__, cls)  # a user's class of the same name does not take its place
+            known = REGISTRY.get(cls.__name__, cls)
+            again = (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
+            # A user's class of the same name does not take its place. One that a notebook defines again does.
+            REGISTRY[cls.__name__] = cls if again else known
         if "restore" in cls.__dict__:
             setattr(cls, "restore", _may_write(cls.restore))  # noqa: B010
 

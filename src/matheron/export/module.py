@@ -349,7 +349,7 @@ class MappedModule(PartModule):
         super().__init__()
         self.part, self.name, self.arguments = part, name, list(arguments)
         for i, number in enumerate(arguments):  # as buffers for ONNX, see FactorModule; as fields in files
-            tensor = None if number is None else torch.tensor(number, dtype=dtype)
+            tensor = None if number is None else torch.tensor(number, dtype=dtype, device="cpu")
             self.register_buffer(f"number_{i}", tensor, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:

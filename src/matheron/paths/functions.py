@@ -185,7 +185,8 @@ class AbstractFunctions(PlacedFunctions):
     def _observed(self, functionals: Functionals) -> Tensor:
         """`[s, n, t]`, or `[s, n, 1]` where each of them is of one output."""
         most = max(1, MEMORY_BUDGET // (8 * self.num_paths * self.num_outputs * (self.input_dim + 1)))  # atoms at once
-        rows = torch.searchsorted(functionals.starts, torch.arange(0, len(functionals.weights), most).to(self.device))
+        firsts = torch.arange(0, len(functionals.weights), most, device=functionals.starts.device)
+        rows = torch.searchsorted(functionals.starts, firsts)
         edges = sorted({0, *rows.tolist(), len(functionals)})
         blocks = [functionals[first:last] for first, last in itertools.pairwise(edges)]
         return torch.cat([self._observed_at_once(block) for block in blocks], dim=1)

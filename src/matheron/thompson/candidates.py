@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import as_count
+from ..core.checks import as_array, as_count
 from ..paths import AbstractFunctions
 
 
@@ -60,7 +60,7 @@ def best_of(
             f"functions: expected one output, got {functions.num_outputs}; give one of them, functions[..., 0]"
         )
     s = functions.num_paths
-    taken = torch.as_tensor(np.asarray(exclude, dtype=np.int64) if not isinstance(exclude, Tensor) else exclude)
+    taken = as_array(exclude if isinstance(exclude, Tensor) else np.asarray(exclude, dtype=np.int64))
     if len(taken) and not (0 <= int(taken.min()) and int(taken.max()) < n):
         raise ValueError(f"exclude: expected numbers of candidates from 0 to {n - 1}, got {taken.tolist()}")
     left = n - len(taken.unique())
@@ -104,4 +104,4 @@ def _rows(candidates: Any, start: int, stop: int, dtype: torch.dtype, device: to
     """Some of the candidates as points."""
     rows = candidates.iloc[start:stop].to_numpy() if hasattr(candidates, "iloc") else candidates[start:stop]
     rows = rows.toarray() if hasattr(rows, "toarray") else rows
-    return torch.as_tensor(rows if isinstance(rows, Tensor) else np.asarray(rows)).to(device=device, dtype=dtype)
+    return as_array(rows if isinstance(rows, Tensor) else np.asarray(rows)).to(device=device, dtype=dtype)
