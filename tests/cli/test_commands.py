@@ -7,7 +7,6 @@ import math
 import os
 import re
 import resource
-import shlex
 import signal
 import subprocess
 import sys
@@ -701,17 +700,3 @@ def test_a_saved_model_takes_the_table_s_place(folder, tmp_path):
     run("sample", folder / "one.csv", "--target", "temp", *SMALL, "--grid", "11", "--out", outs[1], "-q")
     a, b = (pd.read_csv(out) for out in outs)
     np.testing.assert_allclose(a, b, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_tutorial_run_as_they_stand(folder, tmp_path, monkeypatch):
-    page = (Path(__file__).parents[2] / "docs" / "tutorials" / "tables.md").read_text()
-    table = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
-    commands = re.findall(r"^```sh\nmatheron (.*?)\n```$", page, re.MULTILINE)
-    assert len(commands) == 4
-    monkeypatch.chdir(tmp_path)
-    exec(compile(table, "tables.md", "exec"), {})
-    for command in commands:
-        run(*shlex.split(command))
-    files = {file.name for file in tmp_path.iterdir()}
-    assert {"samples.parquet", "lake.png", "lake.safetensors", "at-the-soundings.csv"} <= files
