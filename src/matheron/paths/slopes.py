@@ -62,12 +62,6 @@ class PartialDerivatives(Combined):
     def __repr__(self) -> str:
         return f"PartialDerivatives({self.functions[0]!r}, dims={self.dims})"
 
-    def _combine(self, each: list[Tensor], of: Tensor | None) -> Tensor:
-        raise AssertionError("a derivative is no function of values")
-
-    def _combine_gradients(self, each: list[Tensor], slopes: list[Tensor], of: Tensor | None) -> tuple[Tensor, Tensor]:
-        raise AssertionError("a derivative is no function of values")
-
     def _values(self, x: Tensor) -> Tensor:
         f, records = self.functions[0], _records_of(self).records
         graph = transformed() or (torch.is_grad_enabled() and (x.requires_grad or self.requires_graph()))
