@@ -650,6 +650,7 @@ class Interrupted:
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background inherits that it is ignored
 sys.meta_path.insert(0, Interrupted())
 sys.argv = ["matheron", "fit", {str(folder / "one.csv")!r}, "--target", "temp"]
 from matheron.__main__ import main
