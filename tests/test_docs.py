@@ -143,11 +143,24 @@ def test_the_notation_s_public_names_exist():
         assert hasattr(of[owner], member), f"{owner}.{member}"
 
 
+def equations() -> dict[str, str]:
+    """The number of every equation in docs/notation.md, for its label."""
+    rows = re.findall(r"^\| \((\d+)\) \| `(eqn:\w+)` \|", (ROOT / "docs/notation.md").read_text(), re.MULTILINE)
+    return {label: number for number, label in rows}
+
+
 def test_the_notation_explains_every_equation_that_the_code_names():
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "paper/src").rglob("*.py")]
-    named = {label for file in files for label in re.findall(r"eqn:\w+", file.read_text())}
-    explained = set(re.findall(r"eqn:\w+", (ROOT / "docs/notation.md").read_text()))
-    assert named <= explained, f"add {sorted(named - explained)} to docs/notation.md"
+    labels = {label for file in files for label in re.findall(r"eqn:\w+", file.read_text())}
+    numbers = {number for file in files for number in re.findall(r"[Ee]quations? \((\d+)\)", file.read_text())}
+    explained = equations()
+    assert len(explained) > 10 and labels <= set(explained), f"add {sorted(labels - set(explained))} to notation.md"
+    assert numbers <= set(explained.values()), f"add {sorted(numbers - set(explained.values()))} to docs/notation.md"
+
+
+def test_the_index_of_the_paper_numbers_equations_as_the_notation_does():
+    rows = re.findall(r"^\| \((\d+)\) `(eqn:\w+)` \|", (ROOT / "docs/paper.md").read_text(), re.MULTILINE)
+    assert {label: number for number, label in rows} == equations()
 
 
 def import_order() -> dict[str, int]:
