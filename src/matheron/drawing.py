@@ -171,7 +171,7 @@ def _draw_one(
     gp: ExactGP | SparseGP, spec: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths:
     """One model's paths: the covariance factored, the prior's paths, then the update that takes them to the data."""
-    sites, Z, s = gp.sites, gp.centres, spec.num_paths
+    sites, Z, s = gp.sites, gp.sites.points, spec.num_paths
     spec = spec.inside(gp.input_transform, Z)
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
@@ -189,7 +189,7 @@ def _draw_one(
         state = solver.init(KernelOperator(kernel, sites, noise))  # K_nn + noise, or K_mm
         posterior = FactoredPosterior(kernel, sites, noise, state)
         features = make_features(gp.kernel, spec, generator, posterior=posterior, like=Z)  # phi
-        n, index = gp.num_data if isinstance(gp, ExactGP) else 0, spec.basis_index(features)
+        n, index = len(sites) if isinstance(gp, ExactGP) else 0, spec.basis_index(features)
         prior = prior_on(features, index, gp.num_outputs, Z, generator, n)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
             xi = normals((s, len(sites)), generator).to(Z)  # eps = sqrt(noise) xi

@@ -128,7 +128,8 @@ class CutBasis(Basis):
         total = None
         for piece, columns in self.pieces(LARGEST_WIDTH):
             with frame():
-                total = add(total, piece.sums(x, W[..., columns], gradient))
+                part = piece.sums(x, W[..., columns], gradient)
+                total = part if total is None else add(total, part)
         assert total is not None
         return total
 

@@ -45,12 +45,6 @@ class Evaluator(ABC):
     kinds: tuple[type, ...] | None = None
     device_type: str | None = None
 
-    def concerns(self, record: Record) -> bool:
-        """Whether it is asked at all: whether there are terms of its kinds, on a device of its type."""
-        if self.device_type not in (None, record.origin.device.type):
-            return False
-        return self.kinds is None or any(issubclass(term.kind, self.kinds) for term in record.terms)
-
     @abstractmethod
     def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
         """What it computes of a record at points of this kind, and the rest; None where there is none.
@@ -88,7 +82,9 @@ def _chosen(points: Points, record: Record) -> list[tuple[Evaluator, Record]]:
     chosen: list[tuple[Evaluator, Record]] = []
     rest: Record | None = record
     for evaluator in EVALUATORS:
-        if rest is not None and evaluator.concerns(rest):
+        if rest is None or evaluator.device_type not in (None, rest.origin.device.type):
+            continue
+        if evaluator.kinds is None or any(issubclass(term.kind, evaluator.kinds) for term in rest.terms):
             mine, rest = evaluator.take(rest, points)
             chosen += [] if mine is None else [(evaluator, mine)]
     return chosen

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.arena import Sums, computed, empty
 from ..kernels import Radial
-from ..kernels.base import RadialPart, squared_distance_to
+from ..kernels.base import RadialPart, squared_distance
 from . import bases
 from .bases import Canonical, Cosines, Pairs
 from .record import PathTerm, Record, WeightedSum, Which
@@ -178,7 +178,7 @@ class RadialSum(PathTerm):
     def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
         """sum_j w_j g'_j (x - z_j) is x sum_j w_j g'_j - sum_j w_j g'_j z_j: one product for both sums."""
         y, w = self.scaled(x - self.origin), _of(self.weights, paths)
-        q = squared_distance_to(y, self.centres)
+        q = squared_distance(y, self.centres.mT)
         if not gradient:
             return _dot(self.kernel.radial(q), w)
         K, slope = self.kernel.radial_with_slope(q)  # [B, n, m]

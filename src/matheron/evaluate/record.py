@@ -99,7 +99,7 @@ class WeightedSum(PathTerm):
         return sorted(members.items())
 
     def sums(self, x: Tensor, paths: Which, gradient: bool = False) -> Sums:
-        x, W = self._about(x), self.weights
+        x, W = x if self.origin is None else x - self.origin, self.weights
         s, t, c = W.shape
         if paths is not None:
             return self._sums_at_own(x, paths, gradient)
@@ -135,7 +135,7 @@ class WeightedSum(PathTerm):
         return _concatenated(parts)
 
     def vjp(self, x: Tensor, G: Tensor) -> Tensor:
-        x, c, n = self._about(x), self.weights.shape[-1], x.shape[1]
+        x, c, n = x if self.origin is None else x - self.origin, self.weights.shape[-1], x.shape[1]
         total = torch.zeros_like(x)
         for basis, W, members in self.versions():
             rows = G if self.shared else G[members]
@@ -149,9 +149,6 @@ class WeightedSum(PathTerm):
             first, last = members[0], members[-1]
             rows = slice(first, last + 1) if last - first < len(members) else members
             yield self.basis if self.shared else self.basis.select(slice(g, g + 1)), self.weights[rows], members
-
-    def _about(self, x: Tensor) -> Tensor:
-        return x if self.origin is None else x - self.origin
 
 
 def _merged_if_equal(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,7 +167,8 @@ def summed(terms: Sequence[PathTerm], x: Tensor, paths: Which, gradient: bool) -
     total = None
     for term in terms:
         with frame():
-            total = add(total, term.sums(x, paths, gradient))
+            part = term.sums(x, paths, gradient)
+            total = part if total is None else add(total, part)
     return total
 
 
@@ -181,7 +179,9 @@ def sum_of(terms: Sequence[PathTerm], x: Tensor, paths: Which = None) -> Tensor 
 
 def _split_rows(out: Sums, s: int, t: int) -> Sums:
     """`[1, s t, n, ...] -> [s, t, n, ...]`, of a tensor or of a pair."""
-    return of_each(lambda o: o.reshape(s, t, *o.shape[2:]), out)
+    if isinstance(out, tuple):
+        return out[0].reshape(s, t, -1), out[1].reshape(s, t, *out[1].shape[2:])
+    return out.reshape(s, t, -1)
 
 
 def _concatenated(parts: list[Sums]) -> Sums:

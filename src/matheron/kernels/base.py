@@ -427,11 +427,12 @@ def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     return shifted, shifted if z is x else z - origin
 
 
-def squared_distance(x: Tensor, z: Tensor) -> Tensor:
+def squared_distance(x: Tensor, z: Tensor, few: int = 1 << 14) -> Tensor:
     """|x - z|^2 for all pairs, `[..., n, d], [..., m, d] -> [..., n, m]`, in memory of its own.
 
     By differences up to 16 dimensions: no cancellation, so nearby points keep their distance. Beyond, by the product
-    about z's centre, whose cancellation float64 has the digits for.
+    about z's centre, whose cancellation float64 has the digits for. Below `few` differences the overhead of a call
+    counts more than its memory.
     """
     if x.shape[-1] > 16:
         return _by_product(x, z)
@@ -439,18 +440,29 @@ def squared_distance(x: Tensor, z: Tensor) -> Tensor:
         return _SquaredDistance.apply(x, z)
     if transformed():  # which neither writes in place nor knows of scratch memory
         return (x.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
-    return _by_differences(x, z.mT.contiguous())  # a coordinate's column is read in one stride: twice as fast
+    columns = z.mT.contiguous()  # a coordinate's column is read in one stride: twice as fast
+    shape = (*x.shape[:-1], z.shape[-2])
+    if z.ndim > 2:  # torch's broadcast_shapes imports SymPy
+        shape = np.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
+    if math.prod(shape) * x.shape[-1] < few:
+        return (x.unsqueeze(-1) - (columns if z.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
+    r = _by_cdist(x, z)
+    if r is not None:
+        return r.square_()
+    r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
+    with frame():
+        difference = empty(shape, x) if x.shape[-1] > 1 else r2
+        for i in range(1, x.shape[-1]):
+            torch.sub(x[..., :, None, i], columns[..., None, i, :], out=difference)
+            r2.addcmul_(difference, difference)
+    return r2
 
 
 def distance(x: Tensor, z: Tensor) -> Tensor:
     """|x - z| for all pairs `[..., n, d], [..., m, d] -> [..., n, m]`, where nothing is in a graph: the root of
     `squared_distance`, without a square and its root where `torch.cdist` has taken one."""
-    return _by_cdist(x, z) if _suits_cdist(x, z.mT) else squared_distance(x, z).sqrt_()
-
-
-def squared_distance_to(x: Tensor, columns: Tensor) -> Tensor:
-    """The same for the columns of `[d, m]`, where nothing is in a graph: less overhead per call."""
-    return _by_differences(x, columns) if len(columns) <= 16 else squared_distance(x, columns.mT)
+    r = _by_cdist(x, z)
+    return squared_distance(x, z).sqrt_() if r is None else r
 
 
 def _by_product(x: Tensor, z: Tensor) -> Tensor:
@@ -468,37 +480,17 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     return r2
 
 
-def _suits_cdist(x: Tensor, columns: Tensor, narrow: int = 16) -> bool:
-    """On a CPU `torch.cdist` takes all coordinates in one pass, for points of more than `narrow` bytes.
+def _by_cdist(x: Tensor, z: Tensor, narrow: int = 16) -> Tensor | None:
+    """|x - z| by `torch.cdist`, in one pass over all coordinates of points of more than `narrow` bytes on a CPU.
 
-    One coordinate at a time is faster for narrower ones, and on GPUs. Beyond 16 coordinates a product is.
+    None where others are faster: one coordinate at a time for narrower points and on GPUs, a product beyond 16
+    coordinates.
     """
     d = x.shape[-1]
-    return x.device.type == "cpu" and columns.ndim == 2 and d <= 16 and d * x.element_size() > narrow
-
-
-def _by_cdist(x: Tensor, z: Tensor) -> Tensor:
-    points = x.reshape(-1, x.shape[-1])
-    return torch.cdist(points, z, compute_mode="donot_use_mm_for_euclid_dist").view(*x.shape[:-1], len(z))
-
-
-def _by_differences(x: Tensor, columns: Tensor, few: int = 1 << 14) -> Tensor:
-    """Below `few` differences a call's overhead counts more than its memory."""
-    shape = (*x.shape[:-1], columns.shape[-1])
-    if columns.ndim > 2:  # torch's broadcast_shapes imports SymPy
-        shape = np.broadcast_shapes((*x.shape[:-1], 1), (*columns.shape[:-2], 1, columns.shape[-1]))
-    if math.prod(shape) * x.shape[-1] < few:
-        return (x.unsqueeze(-1) - (columns if columns.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
-    if _suits_cdist(x, columns):
-        return _by_cdist(x, columns.mT).square_()
-    r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
-    if x.shape[-1] > 1:
-        with frame():
-            difference = empty(shape, x)
-            for i in range(1, x.shape[-1]):
-                torch.sub(x[..., :, None, i], columns[..., None, i, :], out=difference)
-                r2.addcmul_(difference, difference)
-    return r2
+    if x.device.type != "cpu" or z.ndim > 2 or d > 16 or d * x.element_size() <= narrow:
+        return None
+    r = torch.cdist(x.reshape(-1, d), z, compute_mode="donot_use_mm_for_euclid_dist")
+    return r.view(*x.shape[:-1], len(z))
 
 
 class _SquaredDistance(torch.autograd.Function):

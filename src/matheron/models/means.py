@@ -38,19 +38,16 @@ class Mean(Value):
         if isinstance(sites, Functionals) and sites.order == 1 and not mean.requires_graph():
             m, dm = mean.with_gradient(X[None])  # [1, N, 1 or t], [1, N, 1 or t, d]
             return sites.of_gradients(m, dm)[0].to(X)
-        return sites.features(mean._column)[:, 0].to(X)
+        if isinstance(sites, Functionals):
+            return sites.features(lambda some: mean._own(some)[:, None])[:, 0].to(X)
+        return mean._own(sites).to(X)
 
-    def _column(self, sites: Sites) -> Tensor:
-        """m(x) of each site's own output, `[n, 1]`."""
+    def _own(self, sites: Sites) -> Tensor:
+        """m(x) of each site's own output, `[n]`."""
         m = self(sites.points[None])[0]  # [n, 1 or t]
-        return sites.own(for_outputs(m, 1) if sites.outputs is None else m)[:, None]
-
-
-def for_outputs(m: Tensor, t: int) -> Tensor:
-    """A mean's values `[..., n, 1 or t]` for t outputs: `[..., n, t]`."""
-    if m.shape[-1] not in (1, t):
-        raise ValueError(f"mean: expected one number per point, or one per output ({t}), got {m.shape[-1]} of them")
-    return m.expand(*m.shape[:-1], t)
+        if sites.outputs is None and m.shape[-1] > 1:
+            raise ValueError(f"mean: expected one number per point for one output, got {m.shape[-1]} of them")
+        return sites.own(m)
 
 
 class ConstantMean(Mean):

@@ -70,7 +70,7 @@ class Snapshot(Value):
     @property
     def input_dim(self) -> int:
         """That of a user's points, which an input transform may map to points of more or fewer coordinates."""
-        d = self.centres.shape[1]
+        d = self.sites.points.shape[1]
         return d if self.input_transform is None else self.input_transform.input_dim(d)
 
     @property
@@ -174,7 +174,7 @@ def cast_model(gp: Single, dtype: torch.dtype | None, device: torch.device | str
     The kernel stays in float64, for its features.
     """
     gp = gp.owned() if detach else gp
-    dtype, device = dtype or gp.centres.dtype, torch.device(device or gp.centres.device)
-    new = gp.to(device, dtype)
+    X = gp.sites.points
+    new = gp.to(device or X.device, dtype or X.dtype)
     new._modules["kernel"] = gp.kernel
     return new

@@ -496,6 +496,8 @@ class AbstractFunctions(PlacedFunctions):
     def derivative(self, dim: int) -> AbstractFunctions:
         """The partial derivative df/dx_dim, as functions: of the same outputs, with gradients of their own.
 
+        Their `mean`, `variance` and `std` are those of the posterior, in closed form.
+
         >>> import torch, matheron
         >>> from matheron import kernels
         >>> f = matheron.draw_prior(kernels.RBF(), 4, input_dim=2)

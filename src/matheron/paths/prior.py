@@ -110,7 +110,14 @@ class PriorPaths(Value):
 
     def terms(self) -> list[PathTerm]:
         """Each basis with its weights times its amplitudes, and then what keeps the functions at points."""
-        return [*with_equal_bases_merged(self.feature_terms()), *self.kept_terms()]
+        merged: list[WeightedSum] = []
+        for term in self.feature_terms():
+            last = merged[-1] if merged else None
+            if last is not None and last.basis.same_functions(term.basis):  # of several couplings
+                merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
+            else:
+                merged.append(term)
+        return [*merged, *self.kept_terms()]
 
     def kept_terms(self) -> list[PathTerm]:
         """What keeps the functions at points."""
@@ -135,18 +142,6 @@ class PriorPaths(Value):
         features = self.features.select(used) if self.num_bases > 1 else self.features
         kept = None if self.kept is None else self.kept[index]
         return PriorPaths(features, self.w[index], renumbered, kept, self.drawn_given)
-
-
-def with_equal_bases_merged(terms: Sequence[WeightedSum]) -> list[WeightedSum]:
-    """The same sum, where neighbours whose bases have the same functions (of several couplings) are one."""
-    merged: list[WeightedSum] = []
-    for term in terms:
-        if merged and merged[-1].basis.same_functions(term.basis):
-            last = merged[-1]
-            merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
-        else:
-            merged.append(term)
-    return merged
 
 
 def observed_before(
@@ -193,7 +188,7 @@ def prior_on(
     Path i has basis `index[i]`.
     """
     w = normals((len(index), t, features.num_features), generator).to(like)
-    return PriorPaths(features, mixed(features, w), index, drawn_given=num_data)
+    return PriorPaths(features, w if t == 1 else mixed(features, w), index, drawn_given=num_data)
 
 
 def mixed(features: Features, omega: Tensor) -> Tensor:

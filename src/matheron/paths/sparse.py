@@ -201,8 +201,8 @@ class CorrectedOperator(Operator):
         _, A, R = self.halves(x)
         return covariance(self.operator.kernel, x) - A.mT @ A + R.mT @ R
 
-    def magnitude(self) -> Tensor:
-        return self.operator.magnitude()
+    def magnitude(self, K: Tensor | None = None) -> Tensor:
+        return self.operator.magnitude()  # of a difference of larger matrices
 
     def requires_graph(self) -> bool:
         return self.operator.requires_graph() or (torch.is_grad_enabled() and self.R.requires_grad)

@@ -21,13 +21,15 @@ class JitterWarning(UserWarning):
     """A covariance was not positive definite, and jitter was added to its diagonal."""
 
 
+@dataclass(eq=False)
 class CholeskyState(State):
     """L L^T = K + diag(noise) + jitter I. `jitter` is what had to be added, zero as a rule."""
 
     solver: Cholesky
-
-    def __init__(self, solver: Cholesky, operator: Operator, L: Tensor, jitter: float, largest: float) -> None:
-        self.solver, self.operator, self.L, self.jitter, self.largest = solver, operator, L, jitter, largest
+    operator: Operator
+    L: Tensor
+    jitter: float
+    largest: float
 
     def lower(self, b: Tensor) -> Tensor:
         """L^-1 b for b `[n, r]`, in the dtype of b."""
@@ -68,13 +70,13 @@ class Cholesky(Solver[CholeskyState]):
     def init(self, operator: Operator) -> CholeskyState:
         if self.keep and operator.requires_graph():
             raise ValueError('keep=True keeps no graph: draw with detach=True, or with solver="cholesky"')
-        magnitude, name = operator.magnitude(), "k(X, X) + noise"
-        largest = float(magnitude.detach().sum())
+        name, largest = "k(X, X) + noise", None
         if operator.dtype == torch.float64 or operator.requires_graph():
             K = operator.dense()
         else:
-            K, largest = _in_enough_digits(operator, largest)
-        noise = operator.noise.to(K.dtype)
+            K, largest = _in_enough_digits(operator, operator.trace())
+        noise, magnitude = operator.noise.to(K.dtype), operator.magnitude(K)
+        largest = float(magnitude.detach().sum()) if largest is None else largest
         if K.requires_grad or noise.requires_grad or transformed():
             L, jitter = safe_cholesky(K + noise.diag_embed(), name, magnitude)
             return CholeskyState(self, operator, L, jitter, largest)

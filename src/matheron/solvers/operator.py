@@ -83,9 +83,12 @@ class Operator(ABC):
         """This process's part of the operator."""
         raise TypeError(f"{type(self).__name__} cannot be shared among processes")
 
-    def magnitude(self) -> Tensor:
-        """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it."""
-        return self.diagonal() + self.noise
+    def magnitude(self, K: Tensor | None = None) -> Tensor:
+        """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it.
+
+        `K` is the dense matrix, where it is there already.
+        """
+        return (self.diagonal() if K is None else K.diagonal()) + self.noise
 
     def trace(self) -> float:
         """That of K + diag(noise), a bound on its largest eigenvalue."""
