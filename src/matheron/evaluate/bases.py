@@ -128,8 +128,7 @@ class CutBasis(Basis):
         total = None
         for piece, columns in self.pieces(LARGEST_WIDTH):
             with frame():
-                part = piece.sums(x, W[..., columns], gradient)
-                total = part if total is None else add(total, part)
+                total = add(total, piece.sums(x, W[..., columns], gradient))
         assert total is not None
         return total
 

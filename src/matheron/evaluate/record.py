@@ -167,8 +167,7 @@ def summed(terms: Sequence[PathTerm], x: Tensor, paths: Which, gradient: bool) -
     total = None
     for term in terms:
         with frame():
-            part = term.sums(x, paths, gradient)
-            total = part if total is None else add(total, part)
+            total = add(total, term.sums(x, paths, gradient))
     return total
 
 
@@ -180,8 +179,8 @@ def sum_of(terms: Sequence[PathTerm], x: Tensor, paths: Which = None) -> Tensor 
 def _split_rows(out: Sums, s: int, t: int) -> Sums:
     """`[1, s t, n, ...] -> [s, t, n, ...]`, of a tensor or of a pair."""
     if isinstance(out, tuple):
-        return out[0].reshape(s, t, -1), out[1].reshape(s, t, *out[1].shape[2:])
-    return out.reshape(s, t, -1)
+        return out[0].reshape(s, t, out[0].shape[2]), out[1].reshape(s, t, *out[1].shape[2:])
+    return out.reshape(s, t, out.shape[2])
 
 
 def _concatenated(parts: list[Sums]) -> Sums:
