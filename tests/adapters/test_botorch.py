@@ -130,7 +130,7 @@ def test_a_path_model_has_the_shapes_of_botorchs_and_the_values_of_the_paths(nam
         try:
             shape = theirs(points).shape
         except RuntimeError:
-            with pytest.raises(ValueError, match="X: expected a batch that broadcasts with"):
+            with pytest.raises(ValueError, match="X: expected batch axes that broadcast with"):
                 ours(points)
             continue
         values = ours(points)
@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             torch.cat([X, X[:, :1].round()], -1), Y, cat_dims=[2], input_transform=bi.Normalize(d=3)
         ),
         TypeError,
-        "CategoricalKernel is understood of choices that are whole numbers; .*keep input transforms off these columns",
+        "expected whole numbers as the categories of a CategoricalKernel; .*input transforms to the other columns",
     ),
     "a transform of one's own": (
         lambda: models.SingleTaskGP(X, Y, input_transform=_Mirrored(d=2)),
@@ -291,7 +291,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "fewer columns": (
         lambda: models.SingleTaskGP(X, Y, input_transform=bi.FilterFeatures(torch.tensor([1]))),
         TypeError,
-        r"FilterFeatures is not understood; .*get_matheron_path_model\(model\) calls it as it is",
+        r"FilterFeatures is not understood; .*use .*get_matheron_path_model\(model\), which calls",
     ),
     "an offset per point": (
         lambda: models.SingleTaskGP(X, Y, input_transform=bi.AffineInputTransform(2, _SCALE, 0.1 * X)),
@@ -306,14 +306,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "tensors": (
         lambda: models.HigherOrderGP(X, torch.rand(24, 2, 3, dtype=DOUBLE)),
         TypeError,
-        "HigherOrderGP.forward returns, a KroneckerProductLinearOperator, is not that of its kernels",
+        "HigherOrderGP.forward to return the covariance .*, got another KroneckerProductLinearOperator",
     ),
     "strata of one task": (
         lambda: models.SingleTaskGP(
             torch.cat([X, torch.zeros(24, 1)], -1), Y, outcome_transform=bo.StratifiedStandardize(2, torch.tensor([0]))
         ),
         TypeError,
-        "StratifiedStandardize is understood for MultiTaskGP alone",
+        "StratifiedStandardize is only understood for MultiTaskGP",
     ),
     "a warp in reverse": (
         lambda: models.SingleTaskGP(X, Y, input_transform=bi.Warp(d=2, indices=[0], reverse=True, bounds=BOUNDS)),
@@ -328,7 +328,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a task feature that is changed": (
         lambda: multitask(input_transform=bi.Normalize(d=3, bounds=torch.tensor([[0.0, 0, 0], [1, 1, 3]]))),
         TypeError,
-        "Normalize changes the task feature, column 2; give it indices= of the other columns",
+        "Normalize changes the task feature, column 2; pass the other columns as its indices=",
     ),
     "a task without data, in training": (
         lambda: multitask(all_tasks=[0, 1, 2]),

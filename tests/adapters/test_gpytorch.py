@@ -303,52 +303,52 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "derivatives": (
         lambda: untrained(gk.RBFKernelGrad(ard_num_dims=2)),
         TypeError,
-        "a kernel of values and gradients, which is understood in exact models whose forward returns a Multitask",
+        "a kernel of values and gradients, which is only understood in exact models whose forward returns a Multitask",
     ),
     "a product of gradients": (
         lambda: gradient_model(lambda: gk.RBFKernelGrad() * gk.Matern52KernelGrad())(),
         TypeError,
-        r"is not that of its kernels",
+        r"to return the covariance of its kernels or of their sum or product, got another",
     ),
     "cosine": (
         lambda: untrained(gk.ScaleKernel(gk.CosineKernel())),
         TypeError,
-        "CosineKernel takes the Euclidean distance: in 2 dimensions it is not positive definite; use a product of",
+        "CosineKernel, a .*, is not positive definite in 2 dimensions; use a product of",
     ),
     "inducing points within": (
         inducing_points_within,
         TypeError,
-        "InducingPointKernel is understood as the whole kernel",
+        "expected an InducingPointKernel as the whole kernel",
     ),
     "two task columns": (
         lambda: untrained(gk.IndexKernel(2, active_dims=(0,)) * gk.IndexKernel(2, active_dims=(1,))),
         TypeError,
-        r"IndexKernels of columns \[0, 1\], expected one column",
+        r"at most one column of task numbers, got IndexKernels of columns \[0, 1\]",
     ),
     "task column as a coordinate": (
         lambda: untrained(gk.RBFKernel() * gk.IndexKernel(2, active_dims=(1,))),
         TypeError,
-        "RBF takes column 1, which holds task numbers, as a coordinate; give it the other columns by active_dims",
+        "RBF takes column 1 as a coordinate, but it holds task numbers; give the kernel active_dims of the other",
     ),
     "features that are random": (
         lambda: untrained(kind=Noisy),
         TypeError,
-        r"what .*Noisy.forward gives its kernels is not the same twice, so it is no function of the inputs",
+        r"Noisy.forward passes different values to its kernels when it is called twice",
     ),
     "a mean of the inputs, and a kernel of features": (
         lambda: untrained(kind=OfFeatures, mean=linear_mean()),
         TypeError,
-        r"OfFeatures.forward returns is not that of its mean_module; write it as one module of what its kernel is",
+        r"OfFeatures.forward to return the mean of its mean_module, .* one module of what its kernel takes",
     ),
     "forward": (
         lambda: untrained(kind=Squared),
         TypeError,
-        r"Squared.forward returns, a \w+, is not that of its kernels",
+        r"Squared.forward to return the covariance of its kernels .*, got another \w+;",
     ),
     "mean": (
         lambda: untrained(kind=DoubledMean, mean=gm.LinearMean(2)),
         TypeError,
-        "DoubledMean.forward returns is not that of its mean_module",
+        "DoubledMean.forward to return the mean of its mean_module",
     ),
     "likelihood": (
         lambda: untrained(likelihood=_Other()),
@@ -399,9 +399,7 @@ def test_noise_that_couples_outputs_which_the_kernel_keeps_apart_is_refused() ->
     x, y = data()
     likelihood = gl.MultitaskGaussianLikelihood(num_tasks=2, rank=1)
     model = Apart(x, torch.stack([y, -y], -1), likelihood, rbf(batch=(2,)), gm.ConstantMean(batch_shape=two)).double()
-    with pytest.raises(
-        TypeError, match="MultitaskGaussianLikelihood of rank 1 couples outputs that the kernel keeps apart"
-    ):
+    with pytest.raises(TypeError, match="MultitaskGaussianLikelihood of rank 1 couples outputs that are independent"):
         matheron.describe(model)
 
 

@@ -1,8 +1,9 @@
-"""Models of Gaussian process libraries as snapshots: the only place that imports them or knows their types.
+"""Adapters turn models of other Gaussian process libraries into snapshots: `ExactGP`, `SparseGP`, or several of these.
 
-Each adapter is a module with `describe(model)` and `translate(kernel, input_dim)`, and with `REGISTRIES`, its
-functools.singledispatch functions by noun, where there are more than these two. What they know is what is supported:
-`docs/models.md` is checked against them.
+No other part of matheron imports those libraries or knows their types. Each adapter is a module with
+`describe(model)` and `translate(kernel, input_dim)`, which are functools.singledispatch functions. An adapter with
+more such functions lists them by noun in `REGISTRIES`. The classes that are registered are those that are supported,
+and a test checks `docs/models.md` against them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ LIBRARIES = ("gpytorch", "botorch", "sklearn", "gpflow")
 
 
 def supported(library: str) -> dict[str, list[str]]:
-    """What an adapter understands, by noun: the names of the library's classes. The library must be installed.
+    """Return the names of the classes that an adapter understands, by noun. The library must be installed.
 
     >>> from matheron.adapters import supported
     >>> "RBFKernel" in supported("gpytorch")["kernels"]

@@ -1,4 +1,4 @@
-"""What an adapter says of a class that it does not know: its name, what is known, and the way out."""
+"""Errors of adapters for classes that they do not know: they name the class, the known classes, and what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BY_HAND = "or describe the model by hand with matheron.ExactGP or matheron.Spars
 
 
 class Dispatch(Protocol):
-    """A singledispatch function, of which the classes that it knows are read."""
+    """A functools.singledispatch function: the keys of its registry are the classes that an adapter knows."""
 
     @property
     def registry(self) -> Mapping[type, object]: ...
@@ -25,7 +25,7 @@ def full_name(thing: object) -> str:
 
 @contextmanager
 def needs(library: str, extra: str) -> Iterator[None]:
-    """Says what to install where a library that an adapter reads cannot be imported."""
+    """Turn an ImportError of an adapter's library into one that says what to install."""
     try:
         yield
     except ImportError as error:
@@ -33,16 +33,16 @@ def needs(library: str, extra: str) -> Iterator[None]:
 
 
 def refusal(what: str, thing: object, known: Dispatch, hint: str = "") -> TypeError:
-    """The error for a `thing` that no handler of the singledispatch function `known` is for."""
+    """Return the error for a `thing` for which the singledispatch function `known` has no handler."""
     names = ", ".join(sorted({kind.__name__ for kind in known.registry if kind is not object}))
     hint = f"{hint}, " if hint else ""
     return TypeError(f"{what}: {full_name(thing)} is not understood; expected one of {names}; {hint}{BY_HAND}")
 
 
 def overridden(thing: object, known: Dispatch, method: str = "forward") -> bool:
-    """Whether a subclass of a known class computes something else: then it is not that class."""
+    """Whether `thing` overrides `method` of its nearest known class, and so may compute something else."""
     kind = next((kind for kind in type(thing).__mro__ if kind in known.registry and kind is not object), None)
-    # Statically: scikit-learn's conditional methods are made anew whenever they are asked for.
+    # getattr_static, because getattr on scikit-learn's conditional methods returns a new object each time.
     own, theirs = (inspect.getattr_static(of, method, None) for of in (type(thing), kind))
     return kind is not None and own is not theirs
 

@@ -1,7 +1,7 @@
-"""scikit-learn's transformers around a regressor, as transforms of inputs and outputs.
+"""Translation of the scikit-learn transformers around a regressor to transforms of inputs and outputs.
 
-Transformers with a simple formula are read as tensors, with gradients, and can be saved. Any other is kept and called:
-its paths have values, but no gradients, and no file holds them.
+Transformers with a simple formula become torch transforms: paths have gradients and can be saved. Any other transformer
+is kept and called on NumPy arrays: paths then have values but no gradients, and cannot be saved.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OUTSIDE = "transform points yourself: paths = matheron.draw(pipeline[-1], 64), 
 def with_transforms(
     gp: ExactGP | Outputs, *, before: Transform | None = None, undo: Transform | None = None
 ) -> ExactGP | Outputs:
-    """The model with a transform before its input transform, and with what undoes a transform after its output's."""
+    """Add transforms to a model: `before` in front of its input transform, `undo` behind its output transform."""
     if isinstance(gp, Outputs):
         columns = [None if undo is None else _column(undo, i) for i in range(len(gp.models))]
         each = zip(gp.models, columns, strict=True)
@@ -61,12 +61,12 @@ def with_transforms(
 
 
 def _column(transform: Transform, i: int) -> Transform:
-    """The transform of one target of several: tensors hold one number for all of them, or one for each."""
+    """The transform of target i: each tensor of `transform` holds one number for all targets, or one for each."""
     return transform.mapped(lambda b: b if b.numel() == 1 else b[i])
 
 
 def step_transform(step: object) -> Transform | None:
-    """A step before a regressor: None where it does nothing."""
+    """Translate a pipeline's step before the regressor; None if the step changes nothing."""
     if step is None or isinstance(step, str):  # "passthrough"
         return None
     if overridden(step, transform_of, "transform"):  # a subclass with a formula of its own
@@ -76,12 +76,12 @@ def step_transform(step: object) -> Transform | None:
 
 @singledispatch
 def transform_of(transformer: object) -> Transform | None:
-    """A fitted transformer, as a transform of points."""
+    """Translate a fitted transformer to a transform of points; None if it changes nothing."""
     return called(transformer)
 
 
 def called(transformer: object) -> Called:
-    """The transformer as it is, where it is one that maps points to points."""
+    """Wrap a transformer that is not translated, so that it is called; it must map points to points."""
     if not callable(getattr(transformer, "transform", None)):
         raise refusal("step", transformer, transform_of, _OUTSIDE)
     if not hasattr(transformer, "n_features_in_"):
@@ -93,14 +93,14 @@ def called(transformer: object) -> Called:
 
 
 class Called(RowMap):
-    """A transformer that is called, on NumPy arrays: it has values and no gradients, and cannot be saved."""
+    """A transformer that is called on NumPy arrays: it gives values without gradients, and cannot be saved."""
 
     saveable = False
-    instead_of_saving = "Of a pipeline, save paths of its last step and transform points yourself"
+    instead_of_saving = "Save paths of the pipeline's last step instead, and transform points yourself"
 
     def __init__(self, transformer: object) -> None:
         super().__init__()
-        self.transformer: Any = copy.deepcopy(transformer)  # which may be fitted again
+        self.transformer: Any = copy.deepcopy(transformer)  # its owner may fit it again
         self.num_inputs = int(self.transformer.n_features_in_)
 
     def __repr__(self) -> str:
@@ -109,19 +109,20 @@ class Called(RowMap):
     def forward(self, x: Tensor) -> Tensor:
         if (x.requires_grad and torch.is_grad_enabled()) or transformed():
             raise TypeError(
-                f"x: {full_name(self.transformer)} is called as it is, and gradients cannot pass through it; {_OUTSIDE}"
+                f"x: {full_name(self.transformer)} works on NumPy arrays, so gradients cannot pass through it; "
+                f"{_OUTSIDE}"
             )
         flat = x.detach().flatten(0, -2).double().cpu().numpy()
         y = self._rows(flat)
         if len(flat) > 1 and not np.allclose(y[:1], self._rows(flat[:1]), rtol=1e-6, equal_nan=True):
             raise TypeError(
-                f"step: {full_name(self.transformer)} maps a row to something else when other rows are beside it, so "
-                f"it is no map of points; {_OUTSIDE}"
+                f"step: the result of {full_name(self.transformer)} for one row depends on the other rows, so it does "
+                f"not map points to points; {_OUTSIDE}"
             )
         return torch.from_numpy(y).to(x).unflatten(0, x.shape[:-1])
 
     def _rows(self, rows: np.ndarray) -> np.ndarray:
-        """`[n, d] -> [n, e]`."""
+        """The transformed rows, `[n, d] -> [n, e]`."""
         if not len(rows):
             return np.zeros((0, self._rows(np.zeros((1, rows.shape[1]))).shape[1]))
         y = self.transformer.transform(_named(self.transformer, rows))
@@ -135,8 +136,8 @@ class Called(RowMap):
 
     def image(self, box: Tensor) -> Tensor:
         raise TypeError(
-            f"domain: {full_name(self.transformer)} is called as it is, and what it makes of a box is not known; leave "
-            f"domain out, or {_OUTSIDE}"
+            f"domain: the box that {full_name(self.transformer)} maps the domain to is not known, because it is not "
+            f"translated; leave domain out, or {_OUTSIDE}"
         )
 
 
@@ -146,7 +147,7 @@ def _width(transformer: object) -> int:
 
 
 def _named(transformer: object, rows: np.ndarray) -> object:
-    """Rows as a table where the transformer was fitted to one: it may ask for columns by their names."""
+    """Rows as a DataFrame if the transformer was fitted to one, because it may select columns by name."""
     names = getattr(transformer, "feature_names_in_", None)
     if names is None:
         return rows
@@ -155,12 +156,12 @@ def _named(transformer: object, rows: np.ndarray) -> object:
     return DataFrame(rows, columns=list(names))
 
 
-# A transform (None: nothing is changed), the columns that it takes, and the weight of its outputs (None: one).
+# A transform (None is the identity), the columns that it takes, and the weight of its outputs (None is one).
 _Part = tuple[Transform | None, Sequence[int], float | None]
 
 
 def _side_by_side(parts: Sequence[_Part], num_inputs: int) -> Transform:
-    """Transforms of some columns each, with the weights that their outputs have."""
+    """One transform from several: each takes some columns, and its outputs are multiplied by its weight."""
     kept = [(t, list(columns), weight) for t, columns, weight in parts if len(columns)]
     each = [chained([t, None if weight is None else Affine(weight)]) or Affine() for t, _, weight in kept]
     return Columns(each, [columns for _, columns, _ in kept], num_inputs)
@@ -173,7 +174,7 @@ def _(transformer: Pipeline) -> Transform | None:
 
 @transform_of.register
 def _(transformer: ColumnTransformer) -> Transform:
-    indices = transformer._transformer_to_input_indices  # which names, slices and masks have become
+    indices = transformer._transformer_to_input_indices  # names, slices and masks of columns, as numbers
     weights = transformer.transformer_weights or {}
     parts = [
         (step_transform(step), indices[name], weights.get(name))
@@ -199,7 +200,7 @@ def _(transformer: SelectorMixin) -> Transform:
 @transform_of.register
 def _(transformer: preprocessing.MinMaxScaler) -> Transform:
     if transformer.clip:
-        raise TypeError(f"step: MinMaxScaler with clip=True is flat outside its range; use clip=False, {BY_HAND}")
+        raise TypeError(f"step: MinMaxScaler with clip=True is constant outside its range; use clip=False, {BY_HAND}")
     return Affine(transformer.scale_, transformer.min_)
 
 
@@ -221,7 +222,7 @@ transform_of.register(preprocessing.PolynomialFeatures, lambda features: Monomia
 @transform_of.register
 def _(transformer: preprocessing.PowerTransformer) -> Transform | None:
     powers = np.asarray(transformer.lambdas_, dtype=np.float64)
-    if not np.isfinite(powers).all():  # columns that it leaves alone, or of which it makes NaN
+    if not np.isfinite(powers).all():  # for such columns PowerTransformer is the identity, or returns NaN
         return called(transformer)
     power = (YeoJohnson if transformer.method == "yeo-johnson" else BoxCox)(powers)
     return chained([power, transform_of(transformer._scaler) if transformer.standardize else None])
@@ -231,7 +232,7 @@ def _(transformer: preprocessing.PowerTransformer) -> Transform | None:
 def _(transformer: PCA) -> Transform:
     components = np.asarray(transformer.components_)  # [e, d]
     scale = np.sqrt(transformer.explained_variance_) if transformer.whiten else np.ones(len(components))
-    if scale.min() < 1e-12 * scale.max():  # which scikit-learn replaces
+    if scale.min() < 1e-12 * scale.max():  # scikit-learn replaces scales that are nearly zero
         return called(transformer)
     W = components.T / scale  # [d, e]
     return Projected(W, -transformer.mean_ @ W)
@@ -244,7 +245,7 @@ def _(transformer: SimpleImputer) -> Transform:
         return called(transformer)
     missing = None if np.isnan(missing) else float(missing)
     values, d = np.asarray(transformer.statistics_, dtype=np.float64), _width(transformer)
-    # Columns in which all was missing are left out, unless they are to be kept, as zeros or a constant.
+    # Columns without any value at fit are dropped, unless keep_empty_features fills them with a constant.
     kept = np.flatnonzero(np.isfinite(values))
     if len(kept) < d and transformer.keep_empty_features:
         return called(transformer)
@@ -282,20 +283,21 @@ def _(transformer: preprocessing.OrdinalEncoder) -> Transform:
 
 
 def _categories(encoder: object) -> tuple[np.ndarray | None, list[int]]:
-    """Categories `[k]` of all columns, one after the other, and the column of each; None where one is NaN."""
+    """The categories `[k]` of all columns in order, and the column of each; None instead if one of them is NaN."""
     each: list[np.ndarray] = cast(Any, encoder).categories_
     if any(own.dtype.kind not in "fiub" and not all(isinstance(c, float | int) for c in own) for own in each):
         name = type(encoder).__name__
         raise TypeError(
-            f"step: {name} of categories that are no numbers, and paths are functions of numbers; encode categories as "
-            f"numbers before the pipeline, or {_OUTSIDE}"
+            f"step: expected numbers as the categories of {name}, because paths are functions of numbers, got other "
+            f"values; encode categories as numbers before the pipeline, or {_OUTSIDE}"
         )
     values = np.concatenate([np.asarray(own, dtype=np.float64) for own in each])
     columns = [i for i, own in enumerate(each) for _ in own]
     return (None if np.isnan(values).any() else values), columns
 
 
-# Functions of inputs, and functions of targets with what undoes them, where the inverse is the one beside it.
+# _FUNCTIONS: the functions of inputs that are translated. _UNDONE: for a function of targets, the inverse function that
+# a FunctionTransformer must have with it, and the transform that this inverse is translated to.
 _FUNCTIONS: dict[object, Transform | None] = {
     None: None,
     np.log: Log(),
@@ -325,7 +327,7 @@ _FROM_INSIDE = "draw from the regressor inside and undo the transform of the val
 
 
 def target_transform(transformer: object) -> Transform:
-    """What undoes a transformer of targets: a scaler's inverse, or that of a logarithm, a root or a power transform."""
+    """Return the inverse of a transformer of targets: a scaler, a logarithm, a root or a power transform."""
     if isinstance(transformer, preprocessing.FunctionTransformer):
         known = [undo for f, (inverse, undo) in _UNDONE.items()
                  if transformer.func is f and transformer.inverse_func is inverse]  # fmt: skip
@@ -353,7 +355,7 @@ def target_transform(transformer: object) -> Transform:
 
 
 def _steps(pipeline: Pipeline) -> Iterator[object]:
-    """The transformers of a pipeline, of pipelines within it too, less those that do nothing."""
+    """The transformers of a pipeline and of pipelines inside it, without steps that change nothing."""
     for _, step in pipeline.steps:
         if isinstance(step, Pipeline):
             yield from _steps(step)

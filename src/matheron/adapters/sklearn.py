@@ -1,9 +1,9 @@
-"""scikit-learn: a fitted GaussianProcessRegressor as a snapshot, its kernels translated, and `sample_y` in linear time.
+"""The adapter for scikit-learn: fitted regressors as snapshots, translated kernels, and `sample_y` in linear time.
 
-scikit-learn has no likelihood. Noise is `alpha`, added to the training covariance alone, and WhiteKernel, which is part
-of the kernel: it is added at the data and at test points, so `predict` and `sample_y` speak of new noisy observations.
-A path is the function beneath: WhiteKernel counts as noise of the data and is not part of it. `sample_y` here adds it
-back and has the law of the library's.
+scikit-learn has no likelihood. Its noise is `alpha`, which is added to the covariance of the data, and WhiteKernel,
+which is part of the kernel. WhiteKernel adds variance at test points too: `predict` and `sample_y` describe new noisy
+observations. A path is the noise-free function: here WhiteKernel is observation noise. The function `sample_y` of this
+module adds that noise again, so its values have the law of scikit-learn's `sample_y`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .scalers import step_transform, target_transform, transform_of, with_transf
 
 @singledispatch
 def describe(model: object) -> ExactGP | Outputs:
-    """A fitted regressor as an `ExactGP`, or `Outputs` with one kernel where y has several columns."""
+    """Return a fitted regressor as an `ExactGP`, or as `Outputs` with one kernel if y has several columns."""
     raise refusal("model", model, describe)
 
 
@@ -64,7 +64,7 @@ def _(model: GaussianProcessRegressor) -> ExactGP | Outputs:
 
 @describe.register
 def _(model: Pipeline) -> ExactGP | Outputs:
-    """What comes before a regressor is the input transform of its paths."""
+    """The steps before the regressor become the input transform of the paths."""
     *before, (_, regressor) = model.steps
     steps = [step for _, step in before]
     gp = with_transforms(describe(regressor), before=chained([step_transform(step) for step in steps]))
@@ -74,7 +74,7 @@ def _(model: Pipeline) -> ExactGP | Outputs:
 
 @describe.register
 def _(model: TransformedTargetRegressor) -> ExactGP | Outputs:
-    """What inverts the transform of the targets is the output transform of the paths."""
+    """The inverse of the transform of the targets becomes the output transform of the paths."""
     if not hasattr(model, "regressor_"):
         raise ValueError("model: this TransformedTargetRegressor is not fitted; call fit")
     return with_transforms(describe(model.regressor_), undo=target_transform(model.transformer_))
@@ -89,7 +89,7 @@ def _(model: BaseSearchCV) -> ExactGP | Outputs:
 
 @describe.register
 def _(model: MultiOutputRegressor) -> ExactGP | Outputs:
-    """A regressor of its own for each target."""
+    """Each target has its own regressor, and so its own model."""
     if not hasattr(model, "estimators_"):
         raise ValueError("model: this MultiOutputRegressor is not fitted; call fit")
     members = [describe(regressor) for regressor in model.estimators_]
@@ -97,7 +97,7 @@ def _(model: MultiOutputRegressor) -> ExactGP | Outputs:
 
 
 def _named(gp: ExactGP | Outputs, first: object) -> ExactGP | Outputs:
-    """The model with the names of the columns that `fit` was given: the first step's, later ones may have their own."""
+    """Give the model the column names that `fit` was given; the first step has them, later steps may have others."""
     names = getattr(first, "feature_names_in_", None)
     names = None if names is None else tuple(map(str, names))
     if isinstance(gp, Outputs):
@@ -111,11 +111,11 @@ def sample_y(
     n_samples: int = 1,
     random_state: int | np.random.RandomState | None = 0,
 ) -> np.ndarray:
-    """`regressor.sample_y(X, n_samples, random_state)` in time linear in the number of points.
+    """Sample as `regressor.sample_y(X, n_samples, random_state)` does, in time linear in the number of points.
 
-    The law, the arguments and the shapes are the library's: `[n, n_samples]`, or `[n, t, n_samples]` for t targets. So
-    WhiteKernel's noise is included and `alpha` is not, and an unfitted regressor is sampled from its prior. The random
-    numbers differ from the library's.
+    The law, the arguments and the shapes are those of scikit-learn: `[n, n_samples]`, or `[n, t, n_samples]` for t
+    targets. Samples include WhiteKernel's noise but not `alpha`, and an unfitted regressor is sampled from its prior.
+    The same random_state gives other samples than in scikit-learn.
 
     >>> import numpy as np
     >>> from sklearn.gaussian_process import GaussianProcessRegressor
@@ -130,7 +130,7 @@ def sample_y(
     check_names(X, "X", None if model is None else model.input_names)
     X = np.asarray(check_array(X, dtype="float64"))
     width = np.maximum(np.ptp(X, axis=0), 1e-3 * (1 + np.abs(X).max(axis=0)))
-    domain = (X.min(axis=0) - 1e-3 * width, X.max(axis=0) + 1e-3 * width)  # of some width, for a single point too
+    domain = (X.min(axis=0) - 1e-3 * width, X.max(axis=0) + 1e-3 * width)  # a single point gets a box of positive width
     if model is not None:
         kernel, scale = regressor.kernel_, np.ravel(regressor._y_train_std)  # [t]
         paths = draw(model, n_samples, domain=domain, generator=generator)
@@ -148,7 +148,7 @@ def sample_y(
 
 @singledispatch
 def translate(kernel: object, input_dim: int) -> Kernel:
-    """A scikit-learn kernel as one of `matheron.kernels`, less its WhiteKernels, which are noise.
+    """Translate a scikit-learn kernel to one of `matheron.kernels`, without its WhiteKernels, which are noise.
 
     >>> from sklearn.gaussian_process.kernels import RBF, WhiteKernel
     >>> from matheron.adapters.sklearn import translate
@@ -158,7 +158,7 @@ def translate(kernel: object, input_dim: int) -> Kernel:
     raise refusal("kernel", kernel, translate)
 
 
-# Those that are ours by another name.
+# Kernels that matheron.kernels has under other names.
 translate.register(sk.ConstantKernel, lambda kernel, _: kernels.Constant(kernel.constant_value))
 translate.register(sk.WhiteKernel, lambda kernel, _: kernels.Constant(0.0))
 translate.register(sk.RBF, lambda kernel, _: kernels.RBF(kernel.length_scale))
@@ -177,8 +177,8 @@ def _(kernel: sk.Matern, input_dim: int) -> Kernel:
 def _(kernel: sk.ExpSineSquared, input_dim: int) -> Kernel:
     if input_dim > 1:
         raise TypeError(
-            f"kernel: ExpSineSquared is of the Euclidean distance and not positive definite in {input_dim} dimensions; "
-            f"use products of one-dimensional kernels, {BY_HAND}"
+            f"kernel: ExpSineSquared, a function of the Euclidean distance, is not positive definite in {input_dim} "
+            f"dimensions; use products of one-dimensional kernels, {BY_HAND}"
         )
     return kernels.Periodic(kernel.length_scale, kernel.periodicity)
 
@@ -199,14 +199,14 @@ def _(kernel: sk.Product, input_dim: int) -> Kernel:
 def _(kernel: sk.Exponentiation, input_dim: int) -> Kernel:
     if kernel.exponent != int(kernel.exponent) or kernel.exponent < 1:
         raise TypeError(
-            f"kernel: expected an Exponentiation by a whole number of at least 1, a product, got {kernel.exponent}; a "
-            f"power of RBF or RationalQuadratic is one of the same family: use that, {BY_HAND}"
+            f"kernel: expected an Exponentiation by a whole number of at least 1, got {kernel.exponent}; a power of "
+            f"RBF or RationalQuadratic is again of that class: use that kernel, {BY_HAND}"
         )
     return _product([translate(kernel.kernel, input_dim)] * int(kernel.exponent))
 
 
 def _product(factors: list[Kernel]) -> Kernel:
-    """The product, its constants gathered into one scale."""
+    """The product of kernels, with its constants collected in one scale."""
     constants = [k for k in factors if isinstance(k, kernels.Constant)]
     others = [k for k in factors if not isinstance(k, kernels.Constant)]
     value = math.prod(float(k.value) for k in constants)
@@ -218,9 +218,10 @@ def _product(factors: list[Kernel]) -> Kernel:
 
 @singledispatch
 def noise_variance(kernel: object, X: np.ndarray) -> np.ndarray:
-    """What the WhiteKernels in a kernel add to the diagonal of k(X, X), and to nothing else: `[n]`.
+    """Return what the WhiteKernels in a kernel add to the diagonal of k(X, X), `[n]`.
 
-    With k = s + w, w the white part, a product has s_1 s_2 between different points: the rest of its diagonal is white.
+    Write each factor of a product as k_i = s_i + w_i with white part w_i. Between different points the product is
+    s_1 s_2, so the rest of its diagonal, k_1 k_2 - s_1 s_2, is white.
     """
     return np.zeros(len(X))
 
@@ -243,12 +244,12 @@ def _(kernel: sk.Exponentiation, X: np.ndarray) -> np.ndarray:
 
 
 def _compare(theirs: sk.Kernel, ours: Kernel, X: np.ndarray) -> None:
-    """Both kernels at some of the data: a user's subclass may have a formula of its own."""
+    """Check a translation at a few data points, because a user's subclass of a kernel may have another formula."""
     x = X[:8]
     if not np.allclose(np.asarray(theirs(x, x)), ours(x, x).numpy(), rtol=1e-6, atol=1e-9):
         raise TypeError(
-            f"kernel: {theirs} disagrees with its translation at the data, so some part of it is a subclass with a "
-            f"formula of its own; {BY_HAND}"
+            f"kernel: the values of {theirs} at the data differ from those of its translation, so some part of it is a "
+            f"subclass with its own formula; {BY_HAND}"
         )
 
 

@@ -1,4 +1,4 @@
-"""BoTorch: its models, with their transforms, as snapshots; paths as a BoTorch model, under BoTorch's own names."""
+"""The adapter for BoTorch: models with their transforms as snapshots, and paths behind BoTorch's own functions."""
 
 from ..refusal import needs
 

@@ -1,9 +1,9 @@
-"""BoTorch's own names for pathwise sampling, with matheron's paths behind them: change the import, and nothing else.
+"""Drop-in replacements for BoTorch's functions of pathwise sampling: only the import changes.
 
     from matheron.adapters.botorch import get_matheron_path_model, PathwiseThompsonSampling, get_optimal_samples
 
-Signatures and shapes are BoTorch's. The paths are this library's: any model of `docs/models.md`, independent draws, and
-evaluation in bounded memory.
+Names, signatures and shapes are BoTorch's; the paths are drawn by matheron. Any model of `docs/models.md` works, draws
+are independent, and evaluation uses bounded memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,22 @@ from .view import PathModel
 
 
 class MatheronPathModel(PathModel):
-    """Paths of a model as a deterministic BoTorch model: BoTorch's `MatheronPathModel`.
+    """Paths of a model as a deterministic BoTorch model, in place of BoTorch's `MatheronPathModel`.
 
     Args:
         model: a BoTorch or GPyTorch model.
-        sample_shape: the shape of the draws, prepended to the model's `batch_shape`; one path where not given.
-        ensemble_as_batch: whether points come with the axis of an ensemble's members (`batch x members x n x d`) or are
-            shared by all of them.
-        seed: of the draws; torch's default generator where not given.
+        sample_shape: the shape of the draws, prepended to the model's `batch_shape`; one path by default.
+        ensemble_as_batch: True if points have an axis for the members of an ensemble (`batch x members x n x d`), False
+            if all members share the points.
+        seed: the seed of the draws; torch's default generator is used by default.
+
+    >>> import torch
+    >>> from botorch.models import SingleTaskGP
+    >>> from matheron.adapters.botorch import MatheronPathModel
+    >>> X = torch.rand(8, 2, dtype=torch.float64)
+    >>> paths = MatheronPathModel(SingleTaskGP(X, X.sum(1, keepdim=True).sin()), torch.Size([16]), seed=0)
+    >>> paths(torch.rand(100, 2, dtype=torch.float64)).shape
+    torch.Size([16, 100, 1])
     """
 
     def __init__(
@@ -46,13 +54,13 @@ class MatheronPathModel(PathModel):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         gp, called = _apart(model)
         super().__init__(draw(_with_members(gp), shape.numel(), generator=generator), shape)
-        self.called = nn.ModuleList(called)  # one for each output, or none
+        self.called = nn.ModuleList(called)  # one for each output, or empty
         several = is_ensemble(model)
         self.ensemble_as_batch = ensemble_as_batch or not several
         self._is_ensemble = several or len(shape) > 0
 
     def forward(self, X: Tensor) -> Tensor:
-        """The paths at X, `[..., n, d] -> [..., n, m]`; an ensemble's members are the axis before n."""
+        """Evaluate the paths, `[..., n, d] -> [..., n, m]`; the axis before n is that of an ensemble's members."""
         if len(self.called) == 0:
             return self._at(X)
         values = {transform: self._at(transform(X)) for transform in set(self.called)}
@@ -65,7 +73,7 @@ class MatheronPathModel(PathModel):
 def get_matheron_path_model(
     model: Model, sample_shape: Size | None = None, ensemble_as_batch: bool = False
 ) -> MatheronPathModel:
-    """Paths drawn from a model's posterior, as a deterministic model: `botorch.sampling.pathwise`'s function.
+    """Draw paths from a model's posterior as a deterministic model, like `botorch.sampling.pathwise`.
 
     >>> import torch
     >>> from botorch.models import SingleTaskGP
@@ -79,9 +87,9 @@ def get_matheron_path_model(
 
 
 class PathwiseThompsonSampling(_PathwiseThompsonSampling):
-    """BoTorch's acquisition function of the same name, over matheron's paths.
+    """Thompson sampling as an acquisition function, in place of BoTorch's class of the same name.
 
-    Where points are chosen one after the other (`sequential=True`, or among a list) each has a path of its own.
+    If points are chosen one after the other (`sequential=True`, or from a list of choices), each has its own path.
 
     >>> import torch
     >>> from botorch.models import SingleTaskGP
@@ -95,12 +103,12 @@ class PathwiseThompsonSampling(_PathwiseThompsonSampling):
     X_pending: Tensor | None = None
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Points that were chosen have had their path: the next one has another."""
+        """Set the points that were already chosen, and draw a new path for the next point."""
         super().set_X_pending(X_pending)
         self.samples = None
 
     def redraw(self, batch_size: int) -> None:
-        """One path for each of the q points; of an ensemble, of one member each."""
+        """Draw one path for each of the q points; for an ensemble, each path is of one member."""
         self.samples = get_matheron_path_model(self.model, Size([batch_size]))  # type: ignore[assignment]
         if is_ensemble(self.model):
             if len(self.model.batch_shape) > 1:
@@ -119,7 +127,7 @@ def get_optimal_samples(
     objective: MCAcquisitionObjective | None = None,
     return_transformed: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Maximisers of drawn paths and their values: `botorch.acquisition.utils`' function.
+    """Maximise drawn paths: return maximisers and their values, like the function of `botorch.acquisition.utils`.
 
     >>> import torch
     >>> from botorch.models import SingleTaskGP
@@ -137,7 +145,7 @@ def get_optimal_samples(
     if model.num_outputs > 1 and posterior_transform is None and objective is None:
         raise ValueError(
             f"get_optimal_samples: expected one output, got {model.num_outputs}; give a posterior_transform or an "
-            "objective that makes one of them"
+            "objective that combines them into one"
         )
     transform = objective if posterior_transform is None else posterior_transform.evaluate
     return optimize_posterior_samples(
@@ -159,7 +167,7 @@ def sample_optimal_points(
     maximize: bool = True,
     optimizer_kwargs: Mapping[str, object] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Optima of drawn paths, Pareto sets and fronts for several outputs: BoTorch's multi-objective function.
+    """Optimise drawn paths, like BoTorch's function; for several outputs, return Pareto sets and fronts.
 
     >>> import torch
     >>> from botorch.models import SingleTaskGP
@@ -182,8 +190,10 @@ def sample_optimal_points(
 
 
 def _apart(model: Model) -> tuple[GP, list[nn.Module]]:
-    """The model as a snapshot, and beside it, for each output, an input transform that a snapshot cannot have: one that
-    adds columns, or makes several points of one."""
+    """Return the model as a snapshot, and for each output an input transform that a snapshot cannot contain.
+
+    Such a transform adds columns, or makes several points from one.
+    """
     try:
         return describe(model), []
     except TypeError:
@@ -193,7 +203,7 @@ def _apart(model: Model) -> tuple[GP, list[nn.Module]]:
         bare: list[Any] = copy.deepcopy(members)
         called: list[nn.Module] = []
         for member in bare:
-            member.eval()  # its data are transformed
+            member.eval()  # in evaluation mode, BoTorch stores the transformed data
             transform = getattr(member, "input_transform", None)
             called += [nn.Identity() if transform is None else transform] * member.num_outputs
             member.input_transform, member._has_transformed_inputs = None, False
@@ -202,13 +212,13 @@ def _apart(model: Model) -> tuple[GP, list[nn.Module]]:
 
 
 def _with_members(gp: GP) -> GP:
-    """An ensemble, or outputs that are ensembles, as a batch of its members: BoTorch's paths have an axis of them."""
+    """Turn an ensemble, or outputs that are ensembles, into a batch: BoTorch's paths have an axis of members."""
     if isinstance(gp, Ensemble):
         return Batch(gp.models)
     if isinstance(gp, Outputs):
         counts = {len(model.models) for model in gp.models if isinstance(model, Ensemble)}
         if len(counts) > 1:
-            raise ValueError(f"model: expected ensembles of equally many members, got {sorted(counts)}")
+            raise ValueError(f"model: expected ensembles with the same number of members, got {sorted(counts)}")
         if counts:
             (count,) = counts
             each = [model.models if isinstance(model, Ensemble) else [model] * count for model in gp.models]

@@ -1,4 +1,4 @@
-"""BoTorch's kernels of fidelities, for models of several fidelities, as `kernels.fidelity` has them."""
+"""Translation of BoTorch's kernels for models of several fidelities to those of `kernels.fidelity`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..gpytorch.place import Place
 
 @kernel_of.register
 def _(kernel: LinearTruncatedFidelityKernel, place: Place) -> Kernel:
-    """k_0 + c k_1, with k_0 and k_1 of the other columns."""
+    """The kernel is k_0 + c k_1: c takes the columns of fidelities, k_0 and k_1 take the others."""
     of = [i % len(place.columns) for i in kernel.fidelity_dims]
     fidelities = replace(place, columns=tuple(place.columns[i] for i in of))
     others = replace(place, columns=tuple(c for i, c in enumerate(place.columns) if i not in of))

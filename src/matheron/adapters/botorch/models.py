@@ -1,6 +1,6 @@
-"""BoTorch's models: GPyTorch's, with transforms around them, outputs in a batch, and ensembles.
+"""Translation of BoTorch's models: those of GPyTorch with transforms, with outputs as a batch axis, and ensembles.
 
-Its own kernel and likelihood are registered here beside GPyTorch's.
+The kernels and the likelihood that only BoTorch has are registered here with GPyTorch's.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ..refusal import BY_HAND, full_name, refusal
 from . import fidelity as _fidelity  # noqa: F401  registers its kernels
 from .transforms import Outcomes, translate_input, translate_outcome
 
-# Choices that are told apart at the least, and for each of those between the first and the last of the data: test
-# points may have others.
+# How many categories a translated CategoricalKernel has room for, because test points may have categories that the data
+# lack: at least _FEWEST, and _ROOM for each whole number from the smallest to the largest category of the data.
 _FEWEST, _ROOM = 8, 2
 
 
 @singledispatch
 def describe(model: object) -> GP:
-    """A BoTorch model as a snapshot, in the graph of its parameters. Neither its mode nor its data are changed."""
+    """Return a BoTorch model as a snapshot, differentiable in the model's parameters. The model is not changed."""
     raise refusal("model", model, describe)
 
 
@@ -84,7 +84,7 @@ def _(model: ApproximateGPyTorchModel | models.SingleTaskVariationalGP) -> GP:
 
 
 def _exact(model: GPyTorchModel, outputs: bool = False, task: int | None = None) -> GP:
-    """An exact model, or a batch or an ensemble of them; `outputs`: the last axis of its batch is of outputs."""
+    """Translate an exact model, or a batch or ensemble of them; with `outputs`, the last batch axis is of outputs."""
     if not isinstance(model, GPyTorchExactGP) or model.train_inputs is None:
         raise refusal("model", model, describe)
     own = model.train_inputs[0]
@@ -93,9 +93,9 @@ def _exact(model: GPyTorchModel, outputs: bool = False, task: int | None = None)
     assert raw is not None
     around = _Around(model, raw.shape[-1], model.batch_shape, task)
     around.check(raw)
-    X = around.inner(raw)  # in the graph of the transforms' parameters, in training mode and in evaluation mode
+    X = around.inner(raw)  # differentiable in the transforms' parameters, in both modes of the model
     if model._has_transformed_inputs and not _same(X, own):
-        X = own  # the model's data was replaced since
+        X = own  # the model's data were replaced after it was made
     number_tasks = model._map_tasks if isinstance(model, models.MultiTaskGP) and task is not None else Tensor.long
     gp = around.attached(translate_exact(model, (X,), number_tasks, outputs))
     return Ensemble(gp.models) if isinstance(gp, Batch) and model._is_ensemble else gp
@@ -106,19 +106,19 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 class _Around:
-    """The transforms around a model, or around a batch of them: what each member of the snapshot is given."""
+    """The transforms around a model or a batch of models, which are attached to each member of the snapshot."""
 
     def __init__(self, model: nn.Module, num_columns: int, batch_shape: torch.Size, task: int | None = None) -> None:
         self.inputs, self.outcomes = (getattr(model, f"{side}_transform", None) for side in ("input", "outcome"))
         self.num_columns, self.batch_shape, self.task = num_columns, batch_shape, task
-        # A model of tasks has them in one column.
+        # A multi-task model has task numbers in one column.
         self.num_outcomes = 1 if task is not None else int(getattr(model, "num_outputs", 1))
         self.task_values = (
             None if task is None else torch.tensor(sorted(getattr(model, "_expected_task_values", ())), device="cpu")
         )
 
     def attached(self, gp: GP, index: tuple[int, ...] = ()) -> GP:
-        """The snapshot with its transforms; of a batch, the member at `index [*batch]`, or `[*batch, output]`."""
+        """Attach the transforms to a snapshot, the member at `index` (`[*batch]` or `[*batch, output]`) of a batch."""
         if isinstance(gp, Batch):
             members = zip(gp.models, itertools.product(*map(range, gp.batch_shape)), strict=True)
             return Batch([self.attached(member, i) for member, i in members], gp.batch_shape)
@@ -131,7 +131,7 @@ class _Around:
         return self._transformed(gp, index)
 
     def _transformed(self, gp: ExactGP | SparseGP, index: tuple[int, ...], extra: int = 0) -> ExactGP | SparseGP:
-        """One member; `extra` outputs come after its own."""
+        """Attach the transforms to one member, whose last `extra` outputs are not outcomes of the model."""
         b = len(self.batch_shape)
         place, output = self._place(index[:b], self.task), index[b] if len(index) > b else None
         outcomes = Outcomes(place, output, extra, self.num_outcomes, self.task_values)
@@ -141,20 +141,20 @@ class _Around:
         )
 
     def check(self, X: Tensor) -> None:
-        """The input transform as it was read does to points `[..., n, d]` what BoTorch's own does."""
+        """Check that the translated input transform agrees with BoTorch's at points `[..., n, d]`."""
         if self.inputs is None:
             return
         with torch.no_grad():
-            own = copy.deepcopy(self.inputs).eval()  # in training mode it may learn from what it is called with
+            own = copy.deepcopy(self.inputs).eval()  # in training mode, a call may change its parameters
             theirs = own.transform(self._expanded(X)) if own.transform_on_eval else self._expanded(X)
             if not _same(self.inner(X, "eval"), theirs):
                 raise TypeError(
-                    f"input transform: {full_name(self.inputs)} computes something else than was read from it; apply "
-                    f"it to your data yourself, {BY_HAND}"
+                    f"input transform: the values of {full_name(self.inputs)} differ from those of its translation; "
+                    f"apply it to your data yourself, {BY_HAND}"
                 )
 
     def inner(self, X: Tensor, when: str = "train") -> Tensor:
-        """Inputs `[..., n, d]` in the models' own space; `[*batch, ..., n, d]` where there is a batch."""
+        """Transform inputs `[..., n, d]` to the space of the kernel; for a batch, `[*batch, ..., n, d]`."""
         if self.inputs is None:
             return X
         X, parts = self._expanded(X), []
@@ -179,14 +179,14 @@ def _(kernel: CategoricalKernel, place: Place) -> Kernel:
 
 
 def _number(place: Place) -> int:
-    """How many choices there are room for."""
+    """The number of categories that the translated kernel has room for."""
     if place.inputs is None:
         return _FEWEST
     choices: Tensor = place.inputs[..., list(place.columns)].detach()
     if not bool((choices == choices.round()).all()):
         raise TypeError(
-            "kernel: CategoricalKernel is understood of choices that are whole numbers; number them 0, 1, ..., and "
-            f"keep input transforms off these columns (Normalize(d, indices=the others)), {BY_HAND}"
+            "kernel: expected whole numbers as the categories of a CategoricalKernel; number them 0, 1, ..., and apply "
+            f"input transforms to the other columns only (Normalize(d, indices=[...])), {BY_HAND}"
         )
     span = float(choices.amax() - choices.amin()) + 1
     return max(_FEWEST, int(_ROOM * span))
@@ -196,7 +196,7 @@ def _number(place: Place) -> int:
 def _(
     likelihood: SparseOutlierGaussianLikelihood, shape: torch.Size, inputs: tuple[Tensor, ...], prior: PriorOfModel
 ) -> Tensor:
-    # Outliers have variances of their own, in units of the covariance's diagonal where that makes the fit convex.
+    # Each outlier has its own variance rho, relative to the diagonal of K + noise in the convex parametrisation.
     sparse = cast(SparseOutlierNoise, likelihood.noise_covar)
     base = sparse.base_noise(list(inputs), shape=shape).diagonal(dim1=-1, dim2=-2)  # [*batch, n]
     return base + sparse.rho * (base + prior.variances() if sparse.convex_parameterization else 1.0)

@@ -1,4 +1,4 @@
-"""BoTorch's input and outcome transforms, each as ours. They act coordinate by coordinate."""
+"""Translation of BoTorch's input and outcome transforms, which act on each coordinate separately."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ...models.transforms import (
 from ..gpytorch.place import Place, tensor
 from ..refusal import BY_HAND, refusal, refuse_override
 
-# The way to paths with an input transform of any kind.
-CALLED = "matheron.adapters.botorch.get_matheron_path_model(model) calls it as it is"
+# Advice in errors: this function accepts input transforms of any kind.
+CALLED = "use matheron.adapters.botorch.get_matheron_path_model(model), which calls the transform"
 
 
 def translate_input(transform: bi.InputTransform | None, place: Place, when: str) -> Transform | None:
-    """An input transform as ours, of the coordinates of a place; None where it does nothing.
+    """Translate an input transform for the coordinates of a place; None if it changes nothing.
 
-    `when` is "train" or "eval": BoTorch may transform the data and not the test points, or the other way round.
+    `when` is "train" for the data and "eval" for test points: a BoTorch transform may be switched off for either.
     """
     if transform is None or not getattr(transform, f"transform_on_{when}", True):
         return None
@@ -56,7 +56,7 @@ def _(transform: bi.Normalize | bi.InputStandardize | bi.AffineInputTransform, p
 
 
 def _row(value: Tensor, number: int, place: Place) -> Tensor:
-    """A member's numbers `[number]` of a tensor of any shape that broadcasts with points `[*batch, n, number]`."""
+    """One member's values `[number]` from a tensor whose shape broadcasts with points `[*batch, n, number]`."""
     value = value.reshape((1,) * max(0, 2 - value.ndim) + value.shape)
     if value.shape[-2] != 1:
         shape = list(value.shape)
@@ -106,7 +106,7 @@ input_transform_of.register(
 
 
 def _spread(values: Tensor, transform: bi.InputTransform, place: Place, otherwise: float) -> Tensor:
-    """One value per coordinate of a path, from those of the transform's indices. It must leave a task feature alone."""
+    """One value per coordinate of a path, from values for the transform's indices; a task column must not change."""
     indices = getattr(transform, "indices", None)
     n = place.num_columns
     if indices is not None:
@@ -114,25 +114,25 @@ def _spread(values: Tensor, transform: bi.InputTransform, place: Place, otherwis
     values = values.expand(n)
     if place.task is not None and bool(values[place.task] != otherwise):
         raise TypeError(
-            f"input transform: {type(transform).__name__} changes the task feature, column {place.task}; give it "
-            f"indices= of the other columns, {BY_HAND}"
+            f"input transform: {type(transform).__name__} changes the task feature, column {place.task}; pass the "
+            f"other columns as its indices=, {BY_HAND}"
         )
     return values[place.coordinates]
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Which outcomes are undone: of one member of a batch, and of one output of it or of all."""
+    """Which outcomes an inverse transform is for: those of one member of a batch, one output or all of them."""
 
     place: Place
     output: int | None
-    extra: int  # outputs, after the model's own, that are no outcomes
-    number: int  # of the outcomes that the transform is given
-    tasks: Tensor | None = None  # the raw task values, by number
+    extra: int  # how many outputs after the model's own are not outcomes
+    number: int  # how many outcomes the transform takes
+    tasks: Tensor | None = None  # the value of the task column for each task number
 
 
 def translate_outcome(transform: bo.OutcomeTransform | None, at: Outcomes) -> Transform | None:
-    """What undoes an outcome transform; None where there is none."""
+    """Return the inverse of an outcome transform; None if there is no transform."""
     if transform is None:
         return None
     for method in ("forward", "untransform"):
@@ -154,7 +154,7 @@ def _(transform: bo.Standardize, at: Outcomes) -> Transform:
 @outcome_transform_of.register
 def _(transform: bo.StratifiedStandardize, at: Outcomes) -> Transform:
     if at.tasks is None:
-        raise TypeError(f"outcome transform: StratifiedStandardize is understood for MultiTaskGP alone; {BY_HAND}")
+        raise TypeError(f"outcome transform: StratifiedStandardize is only understood for MultiTaskGP; {BY_HAND}")
     assert transform.strata_mapping is not None
     strata = transform.strata_mapping.to(transform.means.device)[at.tasks]
     seen = ~torch.isnan(strata.double())
@@ -175,7 +175,7 @@ def _(transform: bo.ChainedOutcomeTransform, at: Outcomes) -> Transform:
 
 
 def _of_some(undone: Transform, transform: bo.Log | bo.Power | bo.Bilog, at: Outcomes) -> Transform:
-    """What undoes a transform of the outputs that it names, or of all."""
+    """Apply the inverse `undone` to the outputs that a transform names, or to all if it names none."""
     if transform._outputs is None:
         return undone
     chosen = {i % at.number for i in transform._outputs}

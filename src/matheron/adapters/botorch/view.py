@@ -1,4 +1,4 @@
-"""PathModel: paths as BoTorch takes its own, as a deterministic model."""
+"""PathModel gives paths the interface of a deterministic BoTorch model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ from ...paths import AbstractFunctions, BatchPaths
 
 
 class PathModel(DeterministicModel):
-    """Paths as a BoTorch model, with the shapes of BoTorch's own MatheronPathModel.
+    """Paths as a deterministic BoTorch model, with the shapes of BoTorch's MatheronPathModel.
 
-    `model(X)` is `[*sample_shape, n, m]` at points `[n, d]` that all paths share. The batch of points `[..., n, d]` is
-    broadcast with `sample_shape`, so that a path may have its own; what comes before that stays in front. Acquisition
-    functions, `optimize_acqf`, `optimize_posterior_samples` and `MaxPosteriorSampling` take it.
+    `model(X)` has shape `[*sample_shape, n, m]` at points `[n, d]` that all paths share. With points `[..., n, d]`, the
+    last batch axes broadcast with `sample_shape`, so that each path can have its own points; other batch axes stay in
+    front. Acquisition functions, `optimize_acqf`, `optimize_posterior_samples` and `MaxPosteriorSampling` accept it.
 
     Args:
-        paths: what `matheron.draw` returns. A batch of models has its axes after the samples'; paths of an ensemble are
-            spread over its members, which have none.
-        sample_shape: the paths' axes, `[num_paths]` where not given; `[]` for a single path, whose points may have any
-            batch: what `optimize_acqf` needs.
+        paths: paths from `matheron.draw`. For a batch of models, the batch's axes follow those of the samples. Paths of
+            an ensemble are distributed over its members, which have no axis.
+        sample_shape: the axes of the paths, `[num_paths]` by default. With `[]`, for a single path, points may have any
+            batch axes, as `optimize_acqf` needs.
+
+    >>> import torch, matheron
+    >>> from botorch.models import SingleTaskGP
+    >>> from matheron.adapters.botorch import PathModel
+    >>> X = torch.rand(8, 2, dtype=torch.float64)
+    >>> paths = matheron.draw(SingleTaskGP(X, X.sum(1, keepdim=True).sin()), 16)
+    >>> PathModel(paths)(torch.rand(100, 2, dtype=torch.float64)).shape
+    torch.Size([16, 100, 1])
     """
 
     def __init__(self, paths: AbstractFunctions | BatchPaths, sample_shape: Sequence[int] | None = None) -> None:
@@ -40,15 +48,15 @@ class PathModel(DeterministicModel):
         return self.sample_shape + self._models
 
     def forward(self, X: Tensor) -> Tensor:
-        """The paths at X, `[..., n, d] -> [..., n, m]`."""
+        """Evaluate the paths at X, `[..., n, d] -> [..., n, m]`."""
         n, d = X.shape[-2:]
         own = self.batch_shape
         try:
             lead = torch.broadcast_shapes(X.shape[:-2], own)
         except RuntimeError as error:
             raise ValueError(
-                f"X: expected a batch that broadcasts with {list(own)}, the paths', got {list(X.shape)}; use "
-                "X.unsqueeze(-3) for points that all paths share"
+                f"X: expected batch axes that broadcast with {list(own)}, those of the paths, got shape "
+                f"{list(X.shape)}; use X.unsqueeze(-3) for points that all paths share"
             ) from error
         X = X.reshape((1,) * (len(lead) + 2 - X.ndim) + X.shape)
         first = len(lead) - len(own)
@@ -66,7 +74,7 @@ class PathModel(DeterministicModel):
         return f.permute(*(order.index(i) for i in range(len(lead))), -2, -1)
 
     def subset_output(self, idcs: list[int]) -> DeterministicModel:
-        """The model of some outputs, in the order asked."""
+        """Return a model of the outputs `idcs`, in that order."""
         outputs = [int(torch.arange(self.num_outputs, device="cpu")[i]) for i in idcs]
         return GenericDeterministicModel(
             lambda X: self(X)[..., outputs], num_outputs=len(outputs), batch_shape=self.batch_shape

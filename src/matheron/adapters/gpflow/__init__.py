@@ -1,8 +1,8 @@
-"""GPflow 2: GPR, SGPR, VGP and SVGP models as snapshots. NumPy values alone cross the border.
+"""The adapter for GPflow 2: GPR, SGPR, VGP and SVGP models as snapshots, which hold copies of their values.
 
-A path is the latent function, as in `predict_f`, whatever the likelihood. A White kernel adds to `predict_f`'s
-covariance of a point with itself; here it is noise of the data, and not part of the function. A Coregion kernel makes
-its column of X the task: paths take the other columns and return an axis of outputs.
+A path is the latent function, as in `predict_f`, for every likelihood. In GPflow, a White kernel adds variance to
+`predict_f`; here it is observation noise, and not part of the function. The column of X that a Coregion kernel reads
+becomes the task: paths take the other columns and return an axis of outputs.
 """
 
 from ..refusal import needs

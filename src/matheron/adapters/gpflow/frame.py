@@ -1,4 +1,4 @@
-"""Frame: a kernel of one output at a model's points, which are split into inputs and tasks."""
+"""Frame holds a kernel of one output and a model's points, which are split into inputs and tasks."""
 
 # pyright: reportMissingImports=false
 
@@ -20,36 +20,36 @@ from .kernels import noise_variance, task_column, theirs, translate, value
 
 @dataclass(frozen=True)
 class Frame:
-    """A translated kernel, and points as inputs `[m, d]` and, where it couples tasks, tasks `[m]`."""
+    """A translated kernel and its points: inputs `[m, d]` and, for a kernel that couples tasks, tasks `[m]`."""
 
     kernel: Kernel
     inputs: np.ndarray
     tasks: np.ndarray | None
-    white: np.ndarray  # [m], what White kernels add to the points' variances
-    task: int | None = None  # the column that the tasks were in
+    white: np.ndarray  # [m], the variances that White kernels add at the points
+    task: int | None = None  # the column of task numbers
 
     def check(self, kernel: gpflow.kernels.Kernel, theirs: np.ndarray) -> None:
-        """Their covariance of some points against ours: a user's subclass may have a formula of its own."""
+        """Check the translation at some points, because a user's subclass of a kernel may have another formula."""
         points = torch.from_numpy(self.inputs[: len(theirs)])
         i = None if self.tasks is None else torch.from_numpy(self.tasks[: len(theirs)])
         sites = Sites(points, i)
         ours = coupled_covariance(self.kernel, sites, sites).numpy()
         if not np.allclose(theirs, ours, rtol=1e-4, atol=1e-5 * np.abs(ours).max()):
             raise TypeError(
-                f"kernel: {type(kernel).__name__} disagrees with its translation at the model's points: some part has "
-                "a formula of its own (a subclass), or GPflow ignores its active_dims (inside a kernel of several "
-                f"outputs with plain InducingPoints); {BY_HAND}"
+                f"kernel: the values of {type(kernel).__name__} at the model's points differ from those of its "
+                "translation: either a part of it is a subclass with its own formula, or GPflow ignores active_dims "
+                f"(it does in a kernel of several outputs with plain InducingPoints); {BY_HAND}"
             )
 
     def sparse(self, q_mu: np.ndarray, q_root: np.ndarray, mean: Mean, whiten: bool) -> SparseGP:
-        """The model of q(u) = N(q_mu, q_root q_root^T), u less the mean function where it is not whitened.
+        """Return the sparse model with q(u) = N(q_mu, q_root q_root^T).
 
-        White noise at the inducing points counts as jitter.
+        If u is not whitened, it is f(Z) minus the mean function. White noise at the inducing points becomes jitter.
         """
         white = self.white
         if not np.allclose(white, white[0], rtol=1e-9, atol=0):
             raise TypeError(
-                f"kernel: expected White noise that is the same at all inducing points, got {white.min():.4g} to "
+                f"kernel: expected the same White noise at all inducing points, got {white.min():.4g} to "
                 f"{white.max():.4g}; {BY_HAND}"
             )
         jitter = gpflow.config.default_jitter() + float(white[0])
@@ -60,7 +60,7 @@ class Frame:
 
 
 def framed(kernel: gpflow.kernels.Kernel, points: np.ndarray) -> Frame:
-    """A kernel's translation at points `[m, columns]`, compared with the kernel itself there."""
+    """Translate a kernel, and check the translation at points `[m, columns]`."""
     task = task_column(kernel, points.shape[1])
     inputs, tasks = points, None
     if task is not None:

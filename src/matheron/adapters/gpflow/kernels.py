@@ -1,4 +1,4 @@
-"""GPflow's kernels in our language. Each parametrisation is GPflow's own, and is compared at the model's points."""
+"""Translation of GPflow's kernels, with its parametrisations. Every translation is checked at the model's points."""
 
 # pyright: reportMissingImports=false
 
@@ -16,28 +16,28 @@ from ..refusal import BY_HAND, refusal
 
 
 def value(parameter: object) -> np.ndarray:
-    """A parameter, a variable or a tensor as a float64 array of its own."""
+    """Copy a parameter, a variable or a tensor to a float64 array."""
     return np.array(getattr(parameter, "numpy", lambda: parameter)(), dtype=np.float64)
 
 
 def theirs(points: np.ndarray) -> np.ndarray:
-    """Points in the precision that GPflow works in, for its kernels and likelihoods to be called with."""
+    """Convert points to GPflow's precision, as its kernels and likelihoods expect them."""
     return points.astype(gpflow.default_float())
 
 
 @singledispatch
 def translate(kernel: object, input_dim: int, task: int | None = None) -> Kernel:
-    """A GPflow kernel as one of `matheron.kernels`, less its White kernels, which are noise.
+    """Translate a GPflow kernel to one of `matheron.kernels`, without its White kernels, which are noise.
 
     Args:
-        kernel: of one output.
-        input_dim: how many columns X has.
-        task: the column that Coregion kernels read, which is then no input.
+        kernel: a kernel of one output.
+        input_dim: the number of columns of X.
+        task: the column that Coregion kernels read; it is not an input of the translated kernel.
     """
     raise refusal("kernel", kernel, translate)
 
 
-# The radial ones: our kernel, times the kernel's variance.
+# Radial kernels: the translated kernel is multiplied by GPflow's variance.
 _RADIAL = {
     gk.SquaredExponential: lambda kernel: kernels.RBF(value(kernel.lengthscales)),
     gk.Matern12: lambda kernel: kernels.Matern(0.5, value(kernel.lengthscales)),
@@ -51,7 +51,7 @@ for kind, ours in _RADIAL.items():
 translate.register(
     gk.Linear, lambda kernel, d, task=None: _placed(kernels.Linear(value(kernel.variance)), kernel, d, task)
 )
-# Those that act on no inputs.
+# Kernels without input columns.
 translate.register(gk.Constant, lambda kernel, d, task=None: kernels.Constant(value(kernel.variance)))
 translate.register(gk.White, lambda kernel, d, task=None: kernels.Constant(0.0))
 translate.register(
@@ -83,7 +83,7 @@ def _(kernel: gk.Cosine, input_dim: int, task: int | None = None) -> Kernel:
 def _(kernel: gk.Polynomial, input_dim: int, task: int | None = None) -> Kernel:
     degree, variance, offset = float(kernel.degree), value(kernel.variance), float(value(kernel.offset))
     if degree != int(degree) or degree < 1:
-        raise TypeError(f"kernel: expected a Polynomial of a whole degree of at least 1, got {degree}; {BY_HAND}")
+        raise TypeError(f"kernel: expected a Polynomial with a whole degree of at least 1, got {degree}; {BY_HAND}")
     if np.all(variance == variance.flat[0]):  # (s x.x' + c)^p = s^p (x.x' + c / s)^p
         s = float(variance.flat[0])
         polynomial = s**degree * kernels.Polynomial(int(degree), offset / s)
@@ -114,12 +114,12 @@ def _scaled(ours: Kernel, kernel: gk.Kernel, input_dim: int, task: int | None) -
 
 
 def _placed(ours: Kernel, kernel: gk.Kernel, input_dim: int, task: int | None) -> Kernel:
-    """The kernel on its own active dimensions, counted without the task's column."""
+    """Restrict the kernel to its active dimensions, which are counted without the task's column."""
     columns = _columns(kernel, input_dim)
     if task in columns:
         raise TypeError(
-            f"kernel: {type(kernel).__name__} acts on column {task}, which a Coregion kernel reads as the task; "
-            "expected active_dims without it"
+            f"kernel: expected active_dims of {type(kernel).__name__} without column {task}, which a Coregion kernel "
+            "reads as the task; give active_dims that leave it out"
         )
     inputs = [i for i in range(input_dim) if i != task]
     return ours if columns == inputs else ours.on([inputs.index(i) for i in columns])
@@ -131,14 +131,14 @@ def _columns(kernel: gk.Kernel, input_dim: int) -> list[int]:
 
 
 def task_column(kernel: gk.Kernel, input_dim: int) -> int | None:
-    """The column of X that Coregion kernels read, or None where there are none."""
+    """Return the column of X that Coregion kernels read; None if there are no such kernels."""
     columns = {tuple(_columns(k, input_dim)) for k in leaves(kernel) if isinstance(k, gk.Coregion)}
     if not columns:
         return None
     if len(columns) > 1 or input_dim == 1:
         raise TypeError(
-            f"kernel: expected Coregion kernels of one column of X, and other columns for inputs, got "
-            f"{sorted(columns)} of {input_dim}; {BY_HAND}"
+            f"kernel: expected all Coregion kernels to read the same column of X, and at least one other column, got "
+            f"columns {sorted(columns)} of {input_dim}; {BY_HAND}"
         )
     return columns.pop()[0]
 
@@ -149,9 +149,10 @@ def leaves(kernel: gk.Kernel) -> list[gk.Kernel]:
 
 @singledispatch
 def noise_variance(kernel: object, X: np.ndarray) -> np.ndarray:
-    """What the White kernels in a kernel add to the diagonal of k(X, X), and to nothing else: `[n]`.
+    """Return what the White kernels in a kernel add to the diagonal of k(X, X), `[n]`.
 
-    With k = s + w, w the white part, a product has s_1 s_2 between different points: the rest of its diagonal is white.
+    Write each factor of a product as k_i = s_i + w_i with white part w_i. Between different points the product is
+    s_1 s_2, so the rest of its diagonal, k_1 k_2 - s_1 s_2, is white.
     """
     return np.zeros(len(X))
 

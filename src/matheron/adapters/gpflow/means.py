@@ -1,4 +1,4 @@
-"""GPflow's mean functions. Those that are linear in x are understood: x -> A x + b, A `[q, d]`, b `[q]`."""
+"""Translation of GPflow's mean functions that are affine in x: x -> A x + b with A `[q, d]` and b `[q]`."""
 
 # pyright: reportMissingImports=false
 
@@ -16,8 +16,8 @@ from .kernels import value
 
 @singledispatch
 def affine(mean: object, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """A `[q, d]` and b `[q]` of a mean function x -> A x + b of q outputs; q = 1 is any number of outputs."""
-    raise refusal("mean_function", mean, affine, "by hand any callable is a mean")
+    """Return A `[q, d]` and b `[q]` of a mean function x -> A x + b of q outputs; q = 1 stands for all outputs."""
+    raise refusal("mean_function", mean, affine, "an ExactGP or a SparseGP takes any callable as its mean")
 
 
 affine.register(gm.Zero, lambda mean, input_dim: (np.zeros((1, input_dim)), np.zeros(1)))
@@ -44,17 +44,17 @@ def _(mean: gm.Additive, input_dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def of_outputs(mean: gm.MeanFunction, input_dim: int, num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """A `[t, d]` and b `[t]` for a model of t outputs."""
+    """Return A `[t, d]` and b `[t]` for a model of t outputs."""
     A, b = affine(mean, input_dim)
     return np.broadcast_to(A, (num_outputs, input_dim)), np.broadcast_to(b, (num_outputs,))
 
 
 def one_each(mean: gm.MeanFunction, input_dim: int, num_outputs: int) -> list[Mean]:
-    """A mean of one output for each of a model's outputs."""
+    """Return one mean function for each of a model's outputs."""
     A, b = of_outputs(mean, input_dim, num_outputs)
     return [linear(A[i : i + 1], b[i : i + 1]) for i in range(num_outputs)]
 
 
 def linear(A: np.ndarray, b: np.ndarray) -> Mean:
-    """x -> A x + b, A `[t, d]`, b `[t]`."""
+    """The mean x -> A x + b, with A `[t, d]` and b `[t]`."""
     return LinearMean(A.copy(), b.copy()) if A.any() else ConstantMean(b.copy())

@@ -1,11 +1,11 @@
-"""GPflow's models as snapshots.
+"""Translation of GPflow's models to snapshots.
 
-GPflow adds `gpflow.config.default_jitter()` to K_uu: it is part of the model and is passed on. Its unwhitened q(u) is
-of f(Z) less the mean function, ours of f(Z).
+GPflow adds `gpflow.config.default_jitter()` to K_uu. This jitter is part of the model, and the snapshot has it too. In
+GPflow, an unwhitened u is f(Z) minus the mean function; in matheron it is f(Z).
 
-Kernels of several outputs are f = W g with independent latent functions g, W = I but for LinearCoregionalization.
-Inducing variables are of each latent function (SharedIndependent-, SeparateIndependentInducingVariables), or of all
-outputs (InducingPoints).
+A kernel of several outputs means f = W g with independent latent functions g. W is the identity, except for
+LinearCoregionalization. Shared- and SeparateIndependentInducingVariables are values of the latent functions, while
+plain InducingPoints are values of all outputs.
 """
 
 # pyright: reportMissingImports=false
@@ -35,7 +35,7 @@ Described = ExactGP | SparseGP | Outputs | SelectedOutputs
 
 @singledispatch
 def describe(model: object) -> Described:
-    """A GPflow model as an `ExactGP` or a `SparseGP`, or several of these as outputs."""
+    """Return a GPflow model as an `ExactGP` or a `SparseGP`, or as several of these for its outputs."""
     raise refusal("model", model, describe)
 
 
@@ -51,11 +51,12 @@ def _(model: gm.GPR) -> Described:
 
 @describe.register
 def _(model: gm.SGPR) -> Described:
-    """The optimal q(u). GPflow holds B and c: B B^T = I + A A^T with A = L^-1 K_uf / sigma, L L^T = K_uu; c = B^-1 A y.
+    """The optimal q(u), from the matrices B and c that GPflow stores.
 
-    Whitened, its mean is B^-T c and its covariance (B B^T)^-1.
+    With A = L^-1 K_uf / sigma and L L^T = K_uu, they are B B^T = I + A A^T and c = B^-1 A y. The whitened q(u) has mean
+    B^-T c and covariance (B B^T)^-1.
     """
-    if isinstance(model, gm.CGLB):  # an SGPR by class, but its mean is found by conjugate gradients
+    if isinstance(model, gm.CGLB):  # a subclass of SGPR, whose mean is found by conjugate gradients
         raise refusal("model", model, describe)
     _, B, c = (value(v) for v in model.posterior().cache)  # [m, m], [m, t]
     root = solve_triangular(B, np.eye(len(B)), lower=True).T  # B^-T
@@ -78,7 +79,7 @@ def _(model: gm.SVGP) -> Described:
 
 
 def _variational(model: gm.GPModel, Z: np.ndarray, q_mu: np.ndarray, roots: np.ndarray, whiten: bool) -> Described:
-    """A q(u) for each column of q_mu `[m, t]`, all of one kernel and at the same points."""
+    """Build one model for each column of q_mu `[m, t]`; all have the same kernel and inducing points."""
     frame = framed(model.kernel, Z)
     columns = zip(q_mu.T, roots, _means(model, frame, q_mu.shape[1]), strict=True)
     members = [frame.sparse(mu, root, mean, whiten) for mu, root, mean in columns]
@@ -86,11 +87,11 @@ def _variational(model: gm.GPModel, Z: np.ndarray, q_mu: np.ndarray, roots: np.n
 
 
 def _means(model: gm.GPModel, frame: Frame, num_outputs: int) -> list[Mean]:
-    """One mean for each of the model's outputs; where the kernel couples tasks, one of all tasks."""
+    """Return one mean for each of the model's outputs; if the kernel couples tasks, one mean of all tasks."""
     if frame.task is None:
         return one_each(model.mean_function, frame.inputs.shape[1], num_outputs)
     if num_outputs > 1:
-        raise TypeError(f"model: expected one latent function beside a Coregion kernel, got {num_outputs}")
+        raise TypeError(f"model: expected one latent function with a Coregion kernel, got {num_outputs}; {BY_HAND}")
     t = frame.kernel.num_outputs
     A, b = of_outputs(model.mean_function, frame.inputs.shape[1] + 1, 1)
     weights = np.delete(A, frame.task, axis=1).repeat(t, axis=0)  # [t, d]
@@ -99,7 +100,7 @@ def _means(model: gm.GPModel, frame: Frame, num_outputs: int) -> list[Mean]:
 
 @singledispatch
 def inducing_points(inducing_variable: object) -> list[np.ndarray]:
-    """Inducing points `[m, d]`, one array for all latent functions, or one for each."""
+    """Return inducing points `[m, d]`: one array for all latent functions, or one for each."""
     raise refusal("inducing_variable", inducing_variable, inducing_points)
 
 
@@ -118,7 +119,7 @@ def _(
 
 @singledispatch
 def latent_kernels(kernel: object) -> tuple[list[gk.Kernel], np.ndarray | None]:
-    """The latent functions' kernels, one each, and W `[t, l]`, None where f = g."""
+    """Return the kernels of the latent functions, and W `[t, l]`, or None if f = g."""
     raise refusal("kernel", kernel, latent_kernels)
 
 
@@ -128,7 +129,7 @@ latent_kernels.register(gk.LinearCoregionalization, lambda kernel: (list(kernel.
 
 
 def _multioutput(model: gm.SVGP, q_mu: np.ndarray, roots: np.ndarray) -> SparseGP | Outputs | SelectedOutputs:
-    """An SVGP with a kernel of several outputs; q_mu `[m, l]`, roots `[l, m]` or `[l, m, m]`."""
+    """Translate an SVGP with a kernel of several outputs; q_mu is `[m, l]`, roots `[l, m]` or `[l, m, m]`."""
     latent, W = latent_kernels(model.kernel)
     Z = inducing_points(model.inducing_variable)
     Z = Z * len(latent) if len(Z) == 1 else Z
@@ -145,7 +146,7 @@ def _multioutput(model: gm.SVGP, q_mu: np.ndarray, roots: np.ndarray) -> SparseG
 
 
 def _mixed(model: gm.SVGP, frames: list[Frame], W: np.ndarray, q_mu: np.ndarray, roots: np.ndarray) -> SelectedOutputs:
-    """The latent functions are outputs too, after those of the model: there u is observed."""
+    """Build a model whose outputs are those of the GPflow model, then the latent functions, whose values are u."""
     t, num_latent = W.shape
     kernel = _coregional(frames, np.concatenate([W, np.eye(num_latent)]))
     A, b = of_outputs(model.mean_function, frames[0].inputs.shape[1], t)
@@ -158,7 +159,7 @@ def _mixed(model: gm.SVGP, frames: list[Frame], W: np.ndarray, q_mu: np.ndarray,
 
 
 def _correlated(model: gm.SVGP, frames: list[Frame], W: np.ndarray, q_mu: np.ndarray, root: np.ndarray) -> SparseGP:
-    """One q(u) of all outputs at all points, point by point: u `[m t]`."""
+    """Build a model with one q(u) for all outputs at all inducing points; u is `[m t]`, point by point."""
     t, Z = len(W), frames[0].inputs
     white = np.stack([frame.white for frame in frames], axis=1) @ W.T**2  # [m, t]
     tasks = np.tile(np.arange(t), len(Z))
@@ -170,6 +171,6 @@ def _correlated(model: gm.SVGP, frames: list[Frame], W: np.ndarray, q_mu: np.nda
 
 
 def _coregional(frames: list[Frame], W: np.ndarray) -> Kernel:
-    """The covariance of W g, W `[t, l]`, for independent functions g with the frames' kernels."""
+    """Return the covariance of W g, with W `[t, l]` and independent functions g that have the frames' kernels."""
     parts: list[Kernel] = [kernels.Coregional(f.kernel, np.outer(w, w)) for f, w in zip(frames, W.T, strict=True)]
     return reduce(operator.add, parts)

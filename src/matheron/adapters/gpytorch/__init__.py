@@ -1,4 +1,4 @@
-"""GPyTorch: exact and variational models, one or a batch, of one output or several, as snapshots."""
+"""The adapter for GPyTorch: exact and variational models, also batches and models of several outputs, as snapshots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .variational import moments_of, strategy_of, translate_strategy
 
 @singledispatch
 def describe(model: object) -> GP:
-    """A GPyTorch model as a snapshot, in the graph of its parameters. The model is not changed."""
+    """Return a GPyTorch model as a snapshot, differentiable in the model's parameters. The model is not changed."""
     raise refusal("model", model, describe)
 
 
@@ -36,9 +36,10 @@ describe.register(models.IndependentModelList, lambda model: Outputs([describe(m
 
 
 def translate(kernel: GPyTorchKernel, input_dim: int) -> Kernel:
-    """A GPyTorch kernel of points in `input_dim` dimensions as one of `matheron.kernels`, for `draw_prior`, say.
+    """Translate a GPyTorch kernel of `input_dim` columns to one of `matheron.kernels`, for example for `draw_prior`.
 
-    An IndexKernel takes its column away: the translation couples outputs, and points have one dimension less.
+    The column that an IndexKernel reads becomes the output: the translation couples outputs, and its points do not have
+    that column.
 
     >>> import gpytorch
     >>> from matheron.adapters.gpytorch import translate

@@ -1,4 +1,4 @@
-"""ExactGP models: data, noise, and several outputs in all the ways that GPyTorch has them; sparse regression, too."""
+"""Translation of GPyTorch's ExactGP models: data, noise, several outputs, and sparse regression."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def translate_exact(
     number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
     outputs: bool = False,
 ) -> GP:
-    """A snapshot of an exact model, or of a batch of them; `outputs`: the last axis of the batch is of outputs.
+    """Translate an exact model or a batch of them; with `outputs`, the last batch axis is of independent outputs.
 
-    `inputs` are the training inputs in the model's own space.
+    `inputs` are the training inputs as the kernel takes them, after any input transform.
     """
     if model.train_targets is None or not inputs:
         raise ValueError("model: this ExactGP has no training data; call set_train_data, or use matheron.draw_prior")
@@ -44,7 +44,7 @@ def translate_exact(
         if couples:
             raise TypeError(
                 f"likelihood: a MultitaskGaussianLikelihood of rank {getattr(model.likelihood, 'rank', 0)} couples "
-                f"outputs that the kernel keeps apart; use rank=0, {BY_HAND}"
+                f"outputs that are independent under the kernel; use rank=0, {BY_HAND}"
             )
         targets, noise = targets.mT, noise.mT  # [*batch, t, n]
     trailing = 2 if prior.coupled else 1
@@ -76,7 +76,7 @@ def translate_exact(
 
 
 def assembled(members: Sequence[GP], batch_shape: torch.Size, outputs: bool = False) -> GP:
-    """One snapshot of all members of a batch; with `outputs` its last axis is of independent outputs."""
+    """Combine the members of a batch to one snapshot; with `outputs`, the last axis is of independent outputs."""
     if outputs:
         t = batch_shape[-1]
         members = [Outputs(members[i : i + t]) for i in range(0, len(members), t)]
@@ -86,14 +86,18 @@ def assembled(members: Sequence[GP], batch_shape: torch.Size, outputs: bool = Fa
 
 @singledispatch
 def noise_of(likelihood: object, shape: torch.Size, inputs: tuple[Tensor, ...], prior: PriorOfModel) -> Tensor:
-    """Variances at targets of a shape `[*batch, n]`: as many; for tasks `[*batch, n, t]` as many, or covariances
-    `[*batch, t, t]` of the tasks' noise at each point."""
+    """Return the noise variances of targets with this shape, `[*batch, n]`.
+
+    For tasks, `[*batch, n, t]`, they have that shape too. If the noise of tasks is correlated, the covariance
+    `[*batch, t, t]` at each point is returned.
+    """
     raise refusal("likelihood", likelihood, noise_of)
 
 
 noise_of.register(
     gl.GaussianLikelihood | gl.FixedNoiseGaussianLikelihood | gl.HadamardGaussianLikelihood,
-    # What GPyTorch adds to the training covariance when it predicts: learned, fixed, additional and by task alike.
+    # This is what GPyTorch adds to the covariance of the data when it predicts. It includes learned, fixed and
+    # additional noise, and noise by task.
     lambda own, shape, inputs, prior: own._shaped_noise_covar(shape, list(inputs)).diagonal(dim1=-1, dim2=-2),
 )
 
@@ -114,10 +118,10 @@ def _couples_tasks(likelihood: gl.MultitaskGaussianLikelihood) -> bool:
 
 
 def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean: Mean) -> ExactGP:
-    """Noise with covariance Sigma = L L^T between the tasks at a point.
+    """Translate a model whose noise has covariance Sigma = L L^T between the tasks at a point.
 
-    L^-1 y observes the functions L^-1 f with noise of variance one: these are t outputs more, after
-    those of f, and the ones observed.
+    L^-1 y observes the functions L^-1 f with independent noise of variance one. The snapshot therefore has 2 t outputs:
+    first f, then L^-1 f, and only the latter are observed.
     """
     t = kernel.num_outputs
     W = _whitening(Sigma)
@@ -137,21 +141,24 @@ def _correlated_noise(kernel: Kernel, X: Tensor, y: Tensor, Sigma: Tensor, mean:
 
 
 def _whitening(Sigma: Tensor) -> Tensor:
-    """L^-1 `[t, t]` of the covariance Sigma = L L^T of the tasks' noise."""
+    """Return L^-1 `[t, t]` for the covariance Sigma = L L^T of the tasks' noise."""
     L, failed = torch.linalg.cholesky_ex(Sigma.double())
     if bool(failed):
         raise ValueError(
-            "likelihood: the covariance of the tasks' noise is singular; give MultitaskGaussianLikelihood global noise"
+            "likelihood: expected a positive definite covariance of the tasks' noise, got a singular one; give "
+            "MultitaskGaussianLikelihood global noise"
         )
     return torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
 
 
 def _whitened(sites: Functionals, y: Tensor, Sigma: Tensor) -> tuple[Functionals, Tensor, Tensor]:
-    """The same for a point's value and gradient, t functionals of one function: weighted sums of these, L^-1 of them,
-    are observed with noise of variance one."""
+    """Decorrelate the noise of a point's value and gradient, which are t functionals of one function.
+
+    As in `_correlated_noise`, L^-1 of them is observed with independent noise of variance one.
+    """
     W, t = _whitening(Sigma), len(Sigma)
     each = torch.arange(len(sites), device=W.device).reshape(-1, t)  # [n, t]
-    atoms = sites[each.repeat_interleave(t, dim=0).reshape(-1)]  # every row of W has all t of a point
+    atoms = sites[each.repeat_interleave(t, dim=0).reshape(-1)]  # every row of W combines all t functionals of a point
     starts = t * torch.arange(len(sites), device=W.device)
     mixed = atoms.replaced(weights=W.to(atoms.weights).repeat(len(each), 1).reshape(-1), starts=starts)
     y = (y.double().reshape(-1, t) @ W.mT).reshape(-1)
@@ -159,10 +166,11 @@ def _whitened(sites: Functionals, y: Tensor, Sigma: Tensor) -> tuple[Functionals
 
 
 def _inducing_points(outer: gk.InducingPointKernel, kernel: Kernel, tasks: Tensor | None) -> Tensor:
-    """Z as points of the model's inputs; an InducingPointKernel on some columns has no say on the others."""
+    """Return the inducing points Z of a sparse regression, which must have all columns of the inputs."""
     if outer.active_dims is not None:
         raise TypeError(
-            f"kernel: InducingPointKernel with active_dims is not understood; give them to its base kernel, {BY_HAND}"
+            "kernel: expected an InducingPointKernel without active_dims, got one with them; give them to its base "
+            f"kernel, {BY_HAND}"
         )
     if tasks is not None or kernel.num_outputs > 1:
         raise TypeError(f"kernel: InducingPointKernel of a kernel of several tasks is not understood; {BY_HAND}")
@@ -170,14 +178,16 @@ def _inducing_points(outer: gk.InducingPointKernel, kernel: Kernel, tasks: Tenso
 
 
 def _collapsed_regression(kernel: Kernel, Z: Tensor, X: Tensor, y: Tensor, noise: Tensor, mean: Mean) -> SparseGP:
-    """The q(u) with which GPyTorch predicts. With K_mm = L L^T, R = K_nm L^-T and M = I + R^T D^-1 R, whitened:
+    """Build the sparse model with which GPyTorch predicts in sparse Gaussian process regression.
+
+    With K_mm = L L^T, R = K_nm L^-T and M = I + R^T D^-1 R, the whitened q(u) is
 
         u ~ N(M^-1 R^T D^-1 (y - m), M^-1),    D = noise + diag(K_nn - R R^T)
 
-    The second part of D, FITC's, is in its predictions unless settings.sgpr_diagonal_correction is off; its training
-    objective leaves it out.
+    GPyTorch uses the second term of D (FITC) in predictions, unless settings.sgpr_diagonal_correction is off; it
+    does not use it in the training objective.
     """
-    # All in float64: an inverse of K_mm in float32 would keep few digits.
+    # This is computed in float64, because K_mm is too ill-conditioned to be inverted in float32.
     Zd, Xd = Z.double(), X.double()
     K_mm = kernel(Zd)  # [m, m]
     jitter = _jitter(K_mm.detach(), Z.dtype)
@@ -196,7 +206,7 @@ def _collapsed_regression(kernel: Kernel, Z: Tensor, X: Tensor, y: Tensor, noise
 
 
 def _jitter(K: Tensor, dtype: torch.dtype) -> float:
-    """What GPyTorch adds to K_mm's diagonal: nothing, unless its Cholesky factorisation fails."""
+    """Return the jitter that GPyTorch adds to the diagonal of K_mm, 0 unless the Cholesky factorisation fails."""
     K = K.to(dtype)
     eye = torch.eye(len(K), dtype=dtype, device=K.device)
     first, count = settings.cholesky_jitter.value(dtype) or 0.0, settings.cholesky_max_tries.value() or 0

@@ -1,4 +1,4 @@
-"""GPyTorch's kernels, each as ours. Its parametrisations are respected exactly."""
+"""Translation of GPyTorch's kernels, with its exact parametrisations."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .place import Place
 
 
 def translate(kernel: gk.Kernel, place: Place) -> Kernel:
-    """A kernel that is called: its active_dims choose among the columns."""
+    """Translate a kernel that the model calls: its active_dims choose among the columns."""
     return translate_forward(kernel, place.within(kernel))
 
 
 def translate_forward(kernel: gk.Kernel, place: Place) -> Kernel:
-    """A kernel whose forward is called: it takes the columns as they are."""
+    """Translate a kernel whose `forward` is called directly: it takes all columns, whatever its active_dims."""
     refuse_override("kernel", kernel, kernel_of)
     return kernel_of(kernel, place)
 
 
 @singledispatch
 def kernel_of(kernel: object, place: Place) -> Kernel:
-    """A GPyTorch kernel as one of `matheron.kernels`."""
+    """Translate a GPyTorch kernel to one of `matheron.kernels`."""
     raise refusal("kernel", kernel, kernel_of)
 
 
 def _register_plain(kind: type[gk.Kernel] | UnionType, ours: Callable[..., Kernel]) -> None:
-    """Our kernel `ours(kernel, pick)` of the columns that a kernel is given; `pick` is the place's."""
+    """Register the translation `ours(kernel, pick)` for kernels of a kind; `pick` is that of the `Place`."""
     kernel_of.register(kind, lambda kernel, place: place.on_columns(ours(kernel, place.pick)))
 
 
@@ -50,11 +50,11 @@ _register_plain(gk.MaternKernel, lambda k, pick: kernels.Matern(k.nu, _lengthsca
 _register_plain(gk.RQKernel, lambda k, pick: kernels.RationalQuadratic(pick(k.alpha, 1)[0], _lengthscale(k, pick)))
 _register_plain(gk.LinearKernel, lambda k, pick: kernels.Linear(pick(k.variance, 2)[0]))
 _register_plain(gk.PolynomialKernel, lambda k, pick: kernels.Polynomial(k.power, pick(k.offset, 1)[0]))
-# The covariances of values and gradients are those of functions of one output, whose kernel this is.
+# Kernels of values and gradients are translated to the kernel of the function itself.
 _register_plain(gk.RBFKernelGrad | gk.RBFKernelGradGrad, lambda k, pick: kernels.RBF(_lengthscale(k, pick)))
 _register_plain(gk.Matern52KernelGrad, lambda k, pick: kernels.Matern(2.5, _lengthscale(k, pick)))
 _register_plain(gk.PolynomialKernelGrad, lambda k, pick: kernels.Polynomial(k.power, pick(k.offset, 1)[0]))
-# exp(-2 sum_i sin^2(pi r_i / p_i) / l_i): its lengthscale is the square of ours.
+# exp(-2 sum_i sin^2(pi r_i / p_i) / l_i): GPyTorch's lengthscale is the square of the one in kernels.Periodic.
 _register_plain(
     gk.PeriodicKernel, lambda k, pick: kernels.Periodic(_lengthscale(k, pick).sqrt(), pick(k.period_length, 2)[0])
 )
@@ -64,15 +64,16 @@ _register_plain(
 def _(kernel: gk.CosineKernel, place: Place) -> Kernel:
     if len(place.columns) > 1:
         raise TypeError(
-            f"kernel: CosineKernel takes the Euclidean distance: in {len(place.columns)} dimensions it is not positive "
-            f"definite; use a product of CosineKernels with active_dims, {BY_HAND}"
+            f"kernel: CosineKernel, a function of the Euclidean distance, is not positive definite in "
+            f"{len(place.columns)} dimensions; use a product of CosineKernels with active_dims, {BY_HAND}"
         )
     return place.on_columns(kernels.Cosine(2 * place.pick(kernel.period_length, 2)[0, 0]))  # cos(pi r / p)
 
 
 @kernel_of.register
 def _(kernel: gk.SpectralMixtureKernel, place: Place) -> Kernel:
-    # Not the textbook's: beyond one dimension it is a product over dimensions of one-dimensional mixtures.
+    # This is not the kernel of Wilson and Adams (2013): in several dimensions, GPyTorch multiplies one-dimensional
+    # mixtures.
     weights = place.pick(kernel.mixture_weights, 1)  # [q]
     means, scales = (place.pick(p, 3)[:, 0] for p in (kernel.mixture_means, kernel.mixture_scales))  # [q, d]
     each = zip(place.columns, means.split(1, dim=1), scales.split(1, dim=1), strict=True)
@@ -82,12 +83,12 @@ def _(kernel: gk.SpectralMixtureKernel, place: Place) -> Kernel:
 
 @kernel_of.register
 def _(kernel: gk.AdditiveStructureKernel | gk.ProductStructureKernel, place: Place) -> Kernel:
-    """The same kernel of each column, summed or multiplied."""
+    """The base kernel is applied to each column, and the results are summed or multiplied."""
     each = [translate_forward(kernel.base_kernel, replace(place, columns=(column,))) for column in place.columns]
     return reduce(operator.add if isinstance(kernel, gk.AdditiveStructureKernel) else operator.mul, each)
 
 
-# A constant, and kernels that are made of others.
+# The constant kernel, and kernels that are made of other kernels.
 kernel_of.register(gk.ConstantKernel, lambda kernel, place: kernels.Constant(place.pick(kernel.constant, 1)[0]))
 kernel_of.register(
     gk.ScaleKernel,
@@ -109,12 +110,16 @@ kernel_of.register(gk.IndexKernel, lambda kernel, place: coregional(None, kernel
 @kernel_of.register
 def _(kernel: gk.InducingPointKernel, place: Place) -> Kernel:
     raise TypeError(
-        f"kernel: InducingPointKernel is understood as the whole kernel of an exact model, not as a part; {BY_HAND}"
+        "kernel: expected an InducingPointKernel as the whole kernel of an exact model, got one inside another kernel; "
+        f"{BY_HAND}"
     )
 
 
 def coregional(kernel: Kernel | None, tasks: gk.IndexKernel, place: Place) -> Kernel:
-    """B (x) k, where None is a constant; for one task a scale."""
+    """Return the kernel B (x) k of tasks, where B is that of an IndexKernel and k = None is a constant.
+
+    For one task it is k times a number.
+    """
     B = place.pick(to_dense(tasks.covar_matrix), 2).double()
     B = (B + B.mT) / 2  # symmetric to the last digit
     kernel = kernels.Constant(torch.ones_like(B[0, 0])) if kernel is None else kernel
@@ -122,7 +127,7 @@ def coregional(kernel: Kernel | None, tasks: gk.IndexKernel, place: Place) -> Ke
 
 
 def product(factors: list[Kernel]) -> Kernel:
-    """A product, in which the couplings B of an IndexKernel go around the rest: k * (B (x) 1) is B (x) k."""
+    """Multiply kernels; the matrix B of an IndexKernel becomes the outer factor: k * (B (x) 1) is B (x) k."""
     bare = [k for k in factors if isinstance(k, kernels.Coregional) and isinstance(k.kernel, kernels.Constant)]
     others = [k for k in factors if k not in bare]
     inner = reduce(operator.mul, others) if others else bare[0].kernel
@@ -133,16 +138,17 @@ def product(factors: list[Kernel]) -> Kernel:
 
 
 def order_of(model: nn.Module) -> int:
-    """The highest order of the derivatives whose covariances a model's kernels return beside those of values."""
+    """Return the highest order of derivatives whose covariances a model's kernels return; 0 for values only."""
     slopes = gk.RBFKernelGrad | gk.Matern52KernelGrad | gk.PolynomialKernelGrad
     second = any(isinstance(part, gk.RBFKernelGradGrad) for _, part in model.named_modules())
     return 2 if second else int(any(isinstance(part, slopes) for _, part in model.named_modules()))
 
 
 def task_columns(kernel: gk.Kernel, place: Place, called: bool = True) -> set[int]:
-    """The columns that IndexKernels within a kernel take as task numbers. A MultitaskKernel's tasks are no column.
+    """Return the columns that IndexKernels inside a kernel read as task numbers.
 
-    Of a kernel that is `called` active_dims choose among the columns.
+    A MultitaskKernel has tasks without such a column. If the kernel is `called`, its active_dims choose among the
+    columns; otherwise it takes all.
     """
     place = place.within(kernel) if called else place
     match kernel:

@@ -1,4 +1,4 @@
-"""Likelihoods of outcomes: what takes the latent functions of a variational model to probabilities, or to outcomes."""
+"""Translation of GPyTorch's likelihoods, which map the latent functions of a variational model to outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .place import tensor
 
 @singledispatch
 def likelihood_of(likelihood: object) -> Likelihood:
-    """A GPyTorch likelihood as one of `matheron.likelihoods`; a path of the model that it belongs to is latent.
+    """Translate a GPyTorch likelihood to one of `matheron.likelihoods`; paths of its model are latent functions.
 
     >>> import gpytorch
     >>> from matheron.adapters.gpytorch import likelihood_of

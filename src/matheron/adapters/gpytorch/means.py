@@ -1,4 +1,4 @@
-"""GPyTorch's means, each as ours; any other module as it is."""
+"""Translation of GPyTorch's means; other modules are copied and called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .place import Place
 
 
 def translate_mean(mean: nn.Module, place: Place, with_task: bool = False) -> Mean:
-    """A mean module at one member of a batch. `with_task`: it takes the column of task numbers too."""
+    """Translate a mean module for one member of a batch; `with_task` says that it takes the task column too."""
     if with_task or overridden(mean, mean_of):
         return ModuleMean(_At(mean, place, with_task))
     return mean_of(mean, place)
@@ -22,7 +22,7 @@ def translate_mean(mean: nn.Module, place: Place, with_task: bool = False) -> Me
 
 @singledispatch
 def mean_of(mean: nn.Module, place: Place) -> Mean:
-    """A module of points: it is copied, and called as it is."""
+    """Copy a module of any other class; the copy is called with points."""
     return ModuleMean(_At(mean, place))
 
 
@@ -42,7 +42,10 @@ def _(mean: gm.LinearMean | gm.LinearMeanGrad | gm.LinearMeanGradGrad, place: Pl
 
 
 class _At(nn.Module):
-    """A mean module at one member of a batch: points `[..., n, d] -> [..., n]`, or `[..., n, t]` with a task column."""
+    """A mean module for one member of a batch: it maps points `[..., n, d]` to `[..., n]`, or to `[..., n, t]`.
+
+    The latter holds for a mean with a task column.
+    """
 
     def __init__(self, mean: nn.Module, place: Place, with_task: bool = False) -> None:
         super().__init__()
@@ -61,7 +64,7 @@ class _At(nn.Module):
 
     def _at(self, x: Tensor) -> Tensor:
         b = len(self.batch_shape)
-        value = self.mean(x.reshape(*x.shape[:-2], *[1] * b, *x.shape[-2:]))  # [..., *batch, n], or [..., n] alike
+        value = self.mean(x.reshape(*x.shape[:-2], *[1] * b, *x.shape[-2:]))  # [..., *batch, n] or [..., n]
         if b == 0:
             return value
         value = value.expand(*x.shape[:-2], *self.batch_shape, value.shape[-1])

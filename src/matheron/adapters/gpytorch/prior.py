@@ -1,6 +1,6 @@
-"""PriorOfModel: what a model's forward says of its kernel and its mean.
+"""PriorOfModel finds the kernel and the mean of a GPyTorch model from what its `forward` returns.
 
-Nothing is taken on trust: what was read is compared, at a few points, with what forward computes there.
+The result is then checked: its covariance and mean at a few points must agree with those that `forward` returns.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from .means import translate_mean
 from .place import Place
 
 _NUM_PROBES = 6
-# Our kernel, given a place.
+# A translated kernel, as a function of the place.
 Reading = Callable[[Place], Kernel]
 
 
 class PriorOfModel:
-    """The prior of a model, or of a batch of them, over `inputs [*batch, n, d_k]` side by side.
+    """The prior of a model or a batch of models, whose `inputs [*batch, n, d_k]` are concatenated.
 
-    `kernel(place)` is our kernel of one member, in the graph of the model's parameters. Where `independent` outputs are
-    a batch of kernels they are the last axis of `batch_shape`. `collapsed` is the InducingPointKernel of a sparse
-    regression; its base kernel is then the prior's.
+    `kernel(place)` is the translated kernel of one member, differentiable in the model's parameters. If `independent`
+    outputs are a batch of kernels, they are the last axis of `batch_shape`. `collapsed` is the InducingPointKernel of a
+    sparse regression; the prior then has its base kernel.
 
-    Where forward gives its kernels something else than the inputs, this is the `network` of a deep kernel: `inputs` are
-    then its features, and what is made of them is a function of these.
+    If `forward` passes something else than the inputs to its kernels, the map from the inputs to it is the `network` of
+    a deep kernel. In that case `inputs` are the network's outputs, and kernel and mean are functions of these.
     """
 
     def __init__(
@@ -58,15 +58,17 @@ class PriorOfModel:
         target_shape: torch.Size,
         number_tasks: Callable[[Tensor], Tensor] = Tensor.long,
     ) -> None:
-        """`target_shape`: `[*batch, n]` or `[*batch, n, t]`. `number_tasks`: from a column's values to 0, 1, ..."""
+        """Read the prior. `target_shape` is `[*batch, n]` or `[*batch, n, t]`; `number_tasks` maps a column's values to
+        task numbers 0, 1, ..."""
         self.name = full_name(model)
         self.inputs: tuple[Tensor, ...] = inputs
         self.number_tasks = number_tasks
         self.probes: tuple[Tensor, ...] = tuple(x[..., _spread(x.shape[-2]), :] for x in inputs)
         ends = list(itertools.accumulate(x.shape[-1] for x in inputs))
         self.columns = [tuple(range(end - x.shape[-1], end)) for x, end in zip(inputs, ends, strict=True)]
-        self.num_columns, self.tasks = ends[-1], set[int]()  # those that hold task numbers are found while reading
-        # A copy that shares all but the flag: BoTorch's forward, in training mode, would learn its transforms anew.
+        self.num_columns, self.tasks = ends[-1], set[int]()  # columns of task numbers are found while reading
+        # This copy shares everything but the training flag: in training mode, BoTorch's forward would change the
+        # parameters of its transforms.
         model = copy.copy(model)
         model.training = False
         with settings.lazily_evaluate_kernels(True), _evaluating(model):
@@ -79,8 +81,8 @@ class PriorOfModel:
         self.order = order_of(model)
         if self.order and not self.coupled:
             raise TypeError(
-                f"model: {self.name} has a kernel of values and gradients, which is understood in exact models whose "
-                f"forward returns a MultitaskMultivariateNormal; {BY_HAND}"
+                f"model: {self.name} has a kernel of values and gradients, which is only understood in exact models "
+                f"whose forward returns a MultitaskMultivariateNormal; {BY_HAND}"
             )
         batch_shape = target_shape[: -2 if tasks else -1]
         if self.independent:
@@ -91,36 +93,39 @@ class PriorOfModel:
         self.collapsed: gk.InducingPointKernel | None = None
         if self.network is not None and self.batch_shape:
             raise TypeError(
-                f"model: {self.name} has a network before its kernels and is a batch of models, "
-                f"{list(self.batch_shape)}, which is not understood; give each of them, {BY_HAND}"
+                f"model: expected a single model, because {self.name} has a network before its kernels, got a batch "
+                f"{list(self.batch_shape)}; give each member as its own model, {BY_HAND}"
             )
         self.kernel = self._read_kernel(model, operator)
         self._mean = self._read_mean(model, mean.detach())
 
     def attached(self, gp: ExactGP | SparseGP) -> ExactGP | SparseGP:
-        """A model of the features as one of points, where there is a network."""
+        """Compose a model of the network's outputs with the network, if there is one."""
         return gp if self.network is None else gp.replaced(input_transform=self.network)
 
     def places(self) -> list[Place]:
-        """One for every member of the batch."""
+        """Return the place of every member of the batch."""
         n = self.num_columns
         inputs = self.inputs[0] if len(self.inputs) == 1 else None
         indices = itertools.product(*map(range, self.batch_shape))
         return [Place(self.batch_shape, index, tuple(range(n)), n, self.task, inputs=inputs) for index in indices]
 
     def mean(self, place: Place) -> Mean:
-        """Our mean, of one member of the batch."""
+        """Return the translated mean of one member of the batch."""
         return self._mean(replace(place, num_tasks=self.kernel(place).num_outputs))
 
     def points(self, place: Place, few: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The inputs of one member, or a few of them, as points `[n, d]` and task numbers `[n]`, or None."""
+        """Return the inputs of one member, all or a few, as points `[n, d]` and task numbers `[n]` (or None)."""
         inputs = self.probes if few else self.inputs
         kind = next((x.dtype for x in inputs if x.is_floating_point()), torch.get_default_dtype())
         x = torch.cat([place.pick(x, 2).to(kind) for x in inputs], dim=-1)  # [n, columns]
         return x[:, place.coordinates], None if place.task is None else self.number_tasks(x[:, place.task]).long()
 
     def sites(self, x: Tensor, tasks: Tensor | None, kernel: Kernel) -> Observed:
-        """What the model's law at points x `[n, d]` is of, in its order: point by point, if it has several each."""
+        """Return what the model's covariance at points x `[n, d]` is of, in its order.
+
+        If there are several values at each point, they are listed point by point.
+        """
         if not self.coupled:
             return Sites(x, tasks)
         if not self.order:
@@ -132,7 +137,7 @@ class PriorOfModel:
         return Functionals.concatenated(parts)[each.reshape(-1)]
 
     def variances(self) -> Tensor:
-        """k(x, x) at the inputs, of every member of the batch: `[*batch, n]`."""
+        """Return k(x, x) at the inputs of every member of the batch, `[*batch, n]`."""
         rows = [self.kernel(place).diag(self.points(place)[0]) for place in self.places()]
         return torch.stack(rows).reshape(*self.batch_shape, -1)
 
@@ -141,29 +146,29 @@ class PriorOfModel:
         """The column of task numbers."""
         if len(self.tasks) > 1:
             raise TypeError(
-                f"model: {self.name} has IndexKernels of columns {sorted(self.tasks)}, expected one column of "
-                f"task numbers at most; number the combinations in one column, {BY_HAND}"
+                f"model: expected at most one column of task numbers, got IndexKernels of columns "
+                f"{sorted(self.tasks)} in {self.name}; number the combinations in one column, {BY_HAND}"
             )
         return next(iter(self.tasks), None)
 
     def _read_network(self, model: nn.Module, operator: object) -> Network | None:
-        """What forward does to the inputs before its kernels; None where these take columns of the inputs."""
+        """Return the map that `forward` applies before its kernels; None if these take columns of the inputs."""
         self._arguments = _arguments(operator)
         if all(self._columns_given(kernel, x) is not None for kernel, x in self._arguments.lazy):
             return None
         several = len(self.inputs) > 1
         if several:
             raise TypeError(
-                f"model: {self.name} has a network before its kernels, and {len(self.inputs)} inputs, which is not "
-                f"understood; expected one tensor of inputs, {BY_HAND}"
+                f"model: expected one tensor of inputs, because {self.name} has a network before its kernels, got "
+                f"{len(self.inputs)}; concatenate them, {BY_HAND}"
             )
         network = Network(_Features(model), self.inputs[0].shape[-1])
         parts = self._arguments.distinct
         seen, features = torch.cat(parts, dim=-1), network(self.probes[0])
         if seen.shape != features.shape or not torch.allclose(seen, features, rtol=1e-5, atol=1e-8):
             raise TypeError(
-                f"model: what {self.name}.forward gives its kernels is not the same twice, so it is no function of the "
-                f"inputs; {BY_HAND}"
+                f"model: {self.name}.forward passes different values to its kernels when it is called twice, so they "
+                f"are not a function of the inputs; {BY_HAND}"
             )
         self.inputs, self.probes = (network(self.inputs[0]),), (features,)
         self.num_columns, self.tasks = features.shape[-1], set[int]()
@@ -190,21 +195,23 @@ class PriorOfModel:
             if all(_agrees(value, place.pick(K, 2)) for value, place in ours):
                 return candidate
         raise TypeError(
-            f"model: the covariance that {self.name}.forward returns, a {type(operator).__name__}, is not that of its "
-            f"kernels or of their sum or product; write it as one gpytorch kernel of the inputs, {BY_HAND}"
+            f"model: expected {self.name}.forward to return the covariance of its kernels or of their sum or product, "
+            f"got another {type(operator).__name__}; write it as one gpytorch kernel of the inputs, {BY_HAND}"
         )
 
     def _read(self, operator: object) -> Reading | None:
-        """A kernel from the covariance that forward returns: lazy kernels, and sums and multiples of them.
+        """Read the kernel from the covariance that `forward` returns: lazy kernels, and sums and multiples of them.
 
-        None for an operator that does not say which kernels made it.
+        The result is None for an operator that does not store which kernels it was made with.
         """
         match operator:
             case LazyEvaluatedKernelTensor() if id(operator) in self._arguments.inner:
                 return self._read(self._arguments.inner[id(operator)])
             case LazyEvaluatedKernelTensor():
                 kernel, given = operator.kernel, self._given(operator.kernel, operator.x1)
-                called = translate if self.network is None else translate_forward  # which have had their active_dims
+                called = (
+                    translate if self.network is None else translate_forward
+                )  # features already have the kernel's active_dims
                 return lambda place: called(kernel, replace(place, columns=given))
             case lo.SumLinearOperator() | lo.CatLinearOperator():
                 parts = [part for each in operator.linear_ops if (part := self._read(each)) is not None]
@@ -219,9 +226,9 @@ class PriorOfModel:
         return None
 
     def _combinations(self, model: nn.Module) -> list[Reading]:
-        """Where a product of covariances was computed at once: the product, and the sum, of the model's own kernels.
+        """Return candidates for the kernel of a dense covariance: the product and the sum of the model's kernels.
 
-        An IndexKernel takes the last input, the others the first.
+        It is assumed that an IndexKernel takes the last input, and the other kernels the first.
         """
         found = [k for k in model.children() if isinstance(k, gk.Kernel)]
         own = [(k, self.columns[-1 if isinstance(k, gk.IndexKernel) else 0]) for k in found]
@@ -236,16 +243,17 @@ class PriorOfModel:
         return [lambda place: product(each(place)), lambda place: kernels.Sum(*each(place))]
 
     def _given(self, kernel: gk.Kernel, x: Tensor) -> tuple[int, ...]:
-        """The columns of the input that a kernel was called with, if it saw `x` of them."""
+        """Return the columns of the inputs that are in `x`, the argument of a kernel; otherwise raise an error."""
         columns = self._columns_given(kernel, x)
         if columns is None:
             raise TypeError(
-                f"model: {self.name}.forward gives {type(kernel).__name__} what is no function of the inputs; {BY_HAND}"
+                f"model: {self.name}.forward passes values to {type(kernel).__name__} that are not a function of the "
+                f"inputs; {BY_HAND}"
             )
         return columns
 
     def _columns_given(self, kernel: gk.Kernel, x: Tensor) -> tuple[int, ...] | None:
-        """The same; None where it saw something else."""
+        """Return the columns of the inputs that are in `x`, the argument of a kernel; None if it is something else."""
         if getattr(self, "network", None) is not None:
             return next((columns for part, columns in self._places if part is x), None)
         for own, columns in zip(self.probes, self.columns, strict=True):
@@ -263,22 +271,24 @@ class PriorOfModel:
         first = getattr(model, "mean_module", None)
         modules = [m for m in model.children() if isinstance(m, gm.Mean) and m is not first]
         modules = modules if first is None else [first, *modules]
-        if self.network is not None and len(self._places) > 1:  # kernels of several features, a mean of some
+        if (
+            self.network is not None and len(self._places) > 1
+        ):  # several kernels, each of its own features, and a mean of some
             modules += [_OfColumns(module, columns) for module in modules for _, columns in self._places]
         with_tasks = (False,) if self.task is None else (False, True)
         for module, with_task in itertools.product(modules, with_tasks):
             self._mean = partial(translate_mean, module, with_task=with_task)
             try:
                 values = [(self._mean_values(place), place) for place in self._some()]
-            except (RuntimeError, ValueError):  # a mean of other columns
+            except (RuntimeError, ValueError):  # the mean takes other columns
                 continue
             if all(_agrees(value, place.pick(mean, 2 if self.coupled else 1)) for value, place in values):
                 return self._mean
         if bool((mean == 0).all()):
             return lambda place: ConstantMean(0.0)
         raise TypeError(
-            f"model: the mean that {self.name}.forward returns is not that of its mean_module; write it as one module "
-            f"of {'the inputs' if self.network is None else 'what its kernel is given'}, {BY_HAND}"
+            f"model: expected {self.name}.forward to return the mean of its mean_module, got other values; write it as "
+            f"one module of {'the inputs' if self.network is None else 'what its kernel takes'}, {BY_HAND}"
         )
 
     def _covariance(self, reading: Reading, place: Place) -> Tensor:
@@ -299,13 +309,14 @@ class PriorOfModel:
         return values.expand(-1, kernel.num_outputs)
 
     def _some(self) -> list[Place]:
-        """The first member of the batch, and the last."""
+        """Return the places of the first and the last member of the batch."""
         first, *others = self.places()
         return [first, *others[-1:]]
 
 
 def _agrees(ours: Tensor, theirs: Tensor) -> bool:
-    # A wrong formula is to be found, not GPyTorch's rounding: its distances of near points keep half of the digits.
+    # The tolerance must find a wrong formula, but not GPyTorch's rounding errors: it computes the distances of near
+    # points to half of the digits.
     tolerance = 1e-5 if theirs.dtype == torch.float64 else 2e-2
     if ours.shape != theirs.shape:
         return False
@@ -313,21 +324,21 @@ def _agrees(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def _spread(n: int) -> list[int]:
-    """A few of n rows, from first to last."""
+    """Return the indices of a few of n rows, from first to last."""
     return sorted({round(i * (n - 1) / (_NUM_PROBES - 1)) for i in range(_NUM_PROBES)})
 
 
 class _Arguments:
-    """What the kernels of a covariance are given: each kernel with its points, kernels of one's own taken apart."""
+    """The points that the kernels of a covariance take; a user's kernel that calls others is replaced by these."""
 
     def __init__(self) -> None:
         self.lazy: list[tuple[gk.Kernel, Tensor]] = []
-        self.inner: dict[int, object] = {}  # what an operator of a kernel of one's own is made of, by its id
-        self.kept: list[object] = []  # so that an id stays one operator's
+        self.inner: dict[int, object] = {}  # the covariance that a user's kernel computes, by the operator's id
+        self.kept: list[object] = []  # keeps operators alive, so that no id is used twice
 
     @property
     def distinct(self) -> list[Tensor]:
-        """The points, each tensor once."""
+        """Return the points, each tensor once."""
         return list({id(x): x for _, x in self.lazy}.values())
 
 
@@ -352,11 +363,11 @@ def _arguments(operator: object, found: _Arguments | None = None) -> _Arguments:
 
 
 class _Features(nn.Module):
-    """What a model's forward gives its kernels, `[..., n, d] -> [..., n, e]`."""
+    """The map from inputs to what a model's `forward` passes to its kernels, `[..., n, d] -> [..., n, e]`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        bare = copy.copy(model)  # without data, and without what is applied outside of forward
+        bare = copy.copy(model)  # a copy without data and without transforms, which are applied outside of forward
         state = bare.__dict__
         outside = ("likelihood", "variational_strategy", "input_transform", "outcome_transform")
         state["_modules"] = {name: part for name, part in model._modules.items() if name not in outside}
@@ -372,7 +383,7 @@ class _Features(nn.Module):
 
 
 class _OfColumns(nn.Module):
-    """A mean of some columns."""
+    """A mean that takes some of the columns."""
 
     def __init__(self, mean: nn.Module, columns: tuple[int, ...]) -> None:
         super().__init__()
@@ -384,7 +395,7 @@ class _OfColumns(nn.Module):
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """A model's parts in evaluation mode, in which none learns from what it is called with; and then as they were."""
+    """Set a model's modules to evaluation mode, in which calls do not change them, and restore the modes after."""
     before = [(part, part.training) for _, part in model.named_modules()]
     for part, _ in before:
         part.training = False

@@ -1,4 +1,4 @@
-"""ApproximateGP models: q(u), its moments, and the strategies by which it becomes a function."""
+"""Translation of GPyTorch's ApproximateGP models: the moments of q(u), and the variational strategies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Base = gv.VariationalStrategy | gv.UnwhitenedVariationalStrategy | gv.CiqVariati
 
 
 def translate_strategy(strategy: nn.Module) -> GP:
-    """A variational strategy as a snapshot."""
+    """Return a variational strategy as a snapshot."""
     for method in ("forward", "__call__"):
         refuse_override("variational strategy", strategy, strategy_of, method)
     return strategy_of(strategy)
@@ -42,7 +42,7 @@ strategy_of.register(Base, lambda strategy: assembled(*sparse_members(strategy))
 def _(strategy: gv.IndependentMultitaskVariationalStrategy) -> GP:
     members, batch_shape = sparse_members(strategy.base_variational_strategy)
     axis = strategy.task_dim if strategy.task_dim >= 0 else strategy.task_dim + len(batch_shape)
-    if not 0 <= axis < len(batch_shape):  # one law, of which every task is a draw
+    if not 0 <= axis < len(batch_shape):  # all tasks share one law and are independent draws from it
         return assembled([Outputs([member] * strategy.num_tasks) for member in members], batch_shape)
     groups, rest = _grouped(members, batch_shape, axis)
     return assembled([Outputs(group) for group in groups], rest)
@@ -51,7 +51,7 @@ def _(strategy: gv.IndependentMultitaskVariationalStrategy) -> GP:
 @strategy_of.register
 def _(strategy: gv.LMCVariationalStrategy) -> GP:
     members, batch_shape = sparse_members(strategy.base_variational_strategy)
-    # [*batch, t], a latent axis among them
+    # [*batch, t]; one of the batch axes is of the latent functions
     coefficients = tensor(strategy.lmc_coefficients).expand(*batch_shape, -1).double()
     axis = strategy.latent_dim + len(batch_shape)
     groups, rest = _grouped(members, batch_shape, axis)
@@ -60,13 +60,13 @@ def _(strategy: gv.LMCVariationalStrategy) -> GP:
 
 
 def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
-    """Snapshots of every member of a batch of sparse models, and the batch's shape."""
+    """Return a snapshot of every member of a batch of sparse models, and the batch's shape."""
     if not isinstance(strategy, Base):
         raise refusal("variational strategy", strategy, strategy_of)
     refuse_override("variational strategy", strategy, strategy_of)
     if not getattr(strategy, "updated_strategy", torch.tensor(True, device="cpu")):
         raise ValueError(
-            "model: loaded from a file of an old GPyTorch, its q(u) is not whitened yet; call the model once"
+            "model: its q(u) was loaded from a file of an old GPyTorch and is not whitened yet; call the model once"
         )
     if isinstance(strategy, gv.UnwhitenedVariationalStrategy) and not strategy.variational_params_initialized:
         raise ValueError("model: its variational distribution is not initialised; train the model, or call it once")
@@ -75,14 +75,17 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
     assert isinstance(model, nn.Module)
     prior = PriorOfModel(model, (tensor(strategy.inducing_points),), q_mean.shape)
     if prior.collapsed is not None:
-        raise TypeError(f"kernel: InducingPointKernel is for exact models; give its base kernel to this one, {BY_HAND}")
+        raise TypeError(
+            "kernel: expected a kernel of a variational model, got InducingPointKernel, which is for exact models; use "
+            f"its base kernel, {BY_HAND}"
+        )
     members = []
     for place in prior.places():
         Z, tasks = prior.points(place)
         kernel, mean = prior.kernel(place), prior.mean(place)
         u, root = place.pick(q_mean, 1), None if q_root is None else place.pick(q_root, 2)
         jitter = strategy.jitter_val
-        if isinstance(strategy, gv.CiqVariationalStrategy):  # f(Z) = m + K_mm^1/2 u, the symmetric root
+        if isinstance(strategy, gv.CiqVariationalStrategy):  # f(Z) = m + K_mm^1/2 u with the symmetric root
             Zd = Z.double()
             sites = Sites(Zd, tasks)
             K = coupled_covariance(kernel.to(Zd), sites, sites)  # [m, m]
@@ -95,14 +98,15 @@ def sparse_members(strategy: nn.Module) -> tuple[list[SparseGP], torch.Size]:
 
 
 def _grouped(members: list[SparseGP], batch_shape: torch.Size, axis: int) -> tuple[list[list[SparseGP]], torch.Size]:
-    """The members along one axis of the batch together, and the shape that is left."""
+    """Group the members along one axis of the batch; return the groups and the shape of the other axes."""
     order = torch.arange(len(members), device="cpu").reshape(batch_shape).movedim(axis, -1)
     groups = [[members[i] for i in row] for row in order.reshape(-1, batch_shape[axis]).tolist()]
     return groups, order.shape[:-1]
 
 
 def _mixed(latents: list[SparseGP], A: Tensor) -> SelectedOutputs:
-    """f_t = sum_l A[l, t] g_l: one process of t tasks and of the latent functions, which have the inducing points."""
+    """Build the model f_t = sum_l A[l, t] g_l. Its process has the tasks f and the latent functions g as outputs, and
+    the inducing points are of g."""
     num_latents, t = A.shape
     eye = torch.eye(num_latents, dtype=A.dtype, device=A.device)
     C = torch.cat([A.mT, eye])  # [t + latents, latents]
@@ -124,7 +128,7 @@ def _mixed(latents: list[SparseGP], A: Tensor) -> SelectedOutputs:
 
 
 class SymmetricRoot(torch.autograd.Function):
-    """S = K^1/2, symmetric. dS solves S dS + dS S = dK, so that equal eigenvalues of K are no trouble."""
+    """The symmetric root S = K^1/2. Its derivative solves S dS + dS S = dK, which is stable for equal eigenvalues."""
 
     @staticmethod
     def forward(ctx, K: Tensor) -> Tensor:
@@ -142,10 +146,10 @@ class SymmetricRoot(torch.autograd.Function):
 
 @singledispatch
 def moments_of(q: object) -> tuple[Tensor, Tensor | None]:
-    """Mean `[*batch, m]` and a root `[*batch, m, m]` of the covariance; None for a point mass.
+    """Return the mean `[*batch, m]` of q(u) and a root `[*batch, m, m]` of its covariance, None for a point mass.
 
-    Written in the parameters themselves: what GPyTorch computes for its natural distributions has natural gradients,
-    and a path's derivatives are to be plain ones.
+    They are computed from the parameters. GPyTorch's own computation for natural distributions returns natural
+    gradients, but the derivatives of paths must be ordinary ones.
     """
     raise refusal("variational distribution", q, moments_of)
 
@@ -166,7 +170,7 @@ moments_of.register(
 
 
 def _from_precision_root(C: Tensor, natural_vec: Tensor) -> tuple[Tensor, Tensor]:
-    """S = (C^T C)^-1 with C triangular: mean S natural_vec, root C^-1."""
+    """Return mean S natural_vec and root C^-1 of the covariance S = (C^T C)^-1, with C triangular."""
     root = torch.linalg.inv(C)  # [*batch, m, m]
     mean = root @ (root.mT @ natural_vec.double()[..., None])
     return mean[..., 0], root
