@@ -93,3 +93,13 @@ def test_beyond_the_modes_a_product_keeps_the_correlations_of_its_smooth_factor(
     correlations = Phi @ Phi[0] / Phi[0].square().sum()
     exact = torch.exp(-0.5 * (x[:, 0] / 0.3) ** 2)
     assert float((correlations - exact).abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("ends", [(0.0, 1.0), (0.9, 0.2)])
+def test_values_on_an_axis_over_many_periods_are_those_at_its_points(ends):
+    """An axis of the domain is many periods of a lattice of high frequencies, whose windows are sorted by phase."""
+    paths = matheron.draw_prior(ROUGH["Matern 1/2"][0], 2, input_dim=2, domain=(0, 1), seed=0, dtype=torch.float64)
+    axes = [torch.linspace(*ends, 700, dtype=torch.float64), torch.tensor([0.2, 0.7], dtype=torch.float64)]
+    assert min(float(basis.period.min()) for basis in paths.prior.features.bases) < 0.1
+    listed = paths(torch.cartesian_prod(*axes))
+    torch.testing.assert_close(paths.on_grid(axes).flatten(1), listed, atol=1e-9, rtol=0)

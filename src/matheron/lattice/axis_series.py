@@ -3,7 +3,7 @@
 The series of a row is made on a grid twice as fine as its shortest wavelength by an FFT, and interpolated by the window
 of `nufft`. Every row has the same points, so that the windows of some neighbouring points are one small matrix, and the
 interpolation is a product with it. For 1000 x 1000 points that takes a quarter to four fifths of the time of finufft's
-transforms of many rows.
+transforms of many rows. Where the points span several periods, those at neighbouring phases are neighbours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..core.nufft import WIDTH, grid_shape, series_at, window, window_transform
 
 
 class AxisSeries:
-    """sum_j F_j exp(i j x) at angles x `[n]`, increasing or decreasing: what is the same for all rows F.
+    """sum_j F_j exp(i j x) at angles x `[n]`: what is the same for all rows F.
 
     >>> import torch
     >>> from matheron.lattice.axis_series import AxisSeries
@@ -41,6 +41,11 @@ class AxisSeries:
         (self.size,) = grid_shape((modes,), dtype)
         self.transform = window_transform(modes, self.size, dtype)
         u = angles.double() * (self.size / (2 * math.pi))
+        if float(u.max() - u.min()) >= self.size:
+            u = u % self.size
+        u, order = u.sort()
+        # Where each point is among the sorted ones; None where they are sorted already.
+        self.place = None if bool((order.diff() == 1).all()) else order.argsort()
         first = torch.ceil(u - w / 2).long()  # of the w cells nearest to each point
         taps = torch.arange(w, device="cpu")
         phi = window(((u - first)[:, None] - taps).to(dtype), w)  # [n, w]
@@ -95,8 +100,11 @@ class AxisSeries:
             for part, out in zip((fine.real, fine.imag), into, strict=False):
                 for here, there in self.pieces:
                     near[:, here] = part[:, there]
+                to = out[rows] if self.place is None else out.new_zeros(len(F), self.num_points)
                 for points, cells, windows in self.tiles:
-                    out[rows, points].addmm_(near[:, cells], windows)
+                    to[:, points].addmm_(near[:, cells], windows)
+                if self.place is not None:
+                    out[rows] += to[:, self.place]
 
 
 def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
@@ -111,22 +119,19 @@ def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
 
 
 def sums_along(
-    angles: Tensor, modes: int, rows: int, like: Tensor, fewest_rows: int = 24, sparse: float = 6.0
+    angles: Tensor, modes: int, rows: int, like: Tensor, fewest_rows: int = 24
 ) -> Callable[[Tensor], Tensor]:
     """The fastest way from complex rows `[r, modes]` to their series `[r, n]` at the angles of an axis.
 
-    For fewer rows than `fewest_rows` the points of an axis are as good as scattered (benchmarks/lattice.py). Where more
-    than `sparse` cells of the fine grid lie between two points, windows share few cells, and a matrix is faster.
+    For fewer rows than `fewest_rows` the points of an axis are as good as scattered (benchmarks/lattice.py).
     """
     device, dtype = like.device.type, like.dtype
     # of the axis's matrix: beyond, a transform is faster (on a CPU), or fits in memory (benchmarks/lattice.py)
     most_numbers = {"cpu": 1 << 16, "cuda": 1 << 26}.get(device, 0)
-    far = device == "cpu" and float(angles.max() - angles.min()) * modes > sparse * math.pi * len(angles)
-    if len(angles) * modes <= (1 << 22 if far else most_numbers):
+    if len(angles) * modes <= most_numbers:
         matrix = waves(angles, modes).to(torch.complex64 if dtype == torch.float32 else torch.complex128).mT
         return lambda F: F @ matrix
-    steps = angles.diff()
-    if device == "cpu" and rows >= fewest_rows and bool((steps >= 0).all() or (steps <= 0).all()):
+    if device == "cpu" and rows >= fewest_rows:
         return AxisSeries(angles, modes, dtype)
     return lambda F: series_at(F, angles[:, None])
 
