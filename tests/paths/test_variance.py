@@ -6,6 +6,7 @@ import torch
 import matheron
 from examples import gen, model, rand, randn
 from matheron import kernels as K
+from matheron import observe
 from matheron.models.transforms import Exp
 from matheron.solvers import Cholesky
 from standard import exact_moments
@@ -154,3 +155,61 @@ def test_what_has_no_closed_form_says_what_to_do():
         linear[0].variance(x, samples=True)
     with pytest.raises(ValueError, match=r"variance: expected points \[n, 2\]"):
         paths.variance(rand(50, 3, 2))
+
+
+STENCIL = torch.tensor([[-2, 1 / 12], [-1, -8 / 12], [1, 8 / 12], [2, -1 / 12]], dtype=torch.float64)
+
+
+def slope_variance(covariance_at, x: torch.Tensor, dim: int, t: int, h: float = 2e-2) -> torch.Tensor:
+    """The variance `[n, t]` of df/dx_dim by difference quotients of a covariance `[p t, p t]` of values at p points."""
+    axis = torch.eye(x.shape[1], dtype=x.dtype)[dim]
+    rows = []
+    for at in x:
+        C = covariance_at(at + h * STENCIL[:, :1] * axis).reshape(4, t, 4, t)
+        rows.append(torch.einsum("a,aibi,b->i", STENCIL[:, 1] / h, C, STENCIL[:, 1] / h))
+    return torch.stack(rows)
+
+
+SMOOTH = {
+    "exact": K.Matern(3.5, 0.9),
+    "exact, composite": K.RBF(0.9) * K.Linear() + 0.5 * K.RBF(0.7),
+    "exact, coupled": K.Coregional(K.RBF(0.9), [[1.0, 0.5], [0.5, 2.0]]),
+    "exact, transforms": K.RBF(0.9),
+    "sparse": K.RBF(0.9),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_the_variance_of_a_derivative_is_that_of_difference_quotients_in_the_closed_form(name):
+    gp, x = model(name).replaced(kernel=SMOOTH[name]), rand(5, 2)
+    paths, t = matheron.draw(gp, 3, seed=0), gp.num_outputs
+    whole = paths.gradient().variance(x).reshape(5, t, 2)
+    for dim in range(2):
+        expected = slope_variance(lambda at: matheron.samplers.moments(gp, at).covariance, x, dim, t)
+        torch.testing.assert_close(whole[..., dim], expected, rtol=1e-4, atol=1e-6)
+        twice = (2 * paths).derivative(dim).std(x).reshape(5, t)
+        torch.testing.assert_close(twice, 2 * expected.sqrt(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_variance_of_a_second_derivative_given_slopes_is_that_of_the_dense_formulas():
+    X, x = rand(6, 2), rand(5, 2, seed=1)
+    blocks = [observe.value(X), observe.gradient(X[:3])]
+    gp = matheron.ExactGP(K.RBF(0.5), blocks, [torch.zeros(6), torch.zeros(3, 2)], 1e-2)
+    expected = matheron.samplers.moments(gp, observe.derivative(x, (0, 1))).covariance.diagonal()
+    paths = matheron.draw(gp, 3, seed=0)
+    torch.testing.assert_close(paths.derivative(0).derivative(1).variance(x), expected, rtol=1e-7, atol=1e-9)
+    assert paths.derivative(0).std(X[:3]).max() < 0.1 < paths.derivative(0).std(x + 3).min()
+
+
+@pytest.mark.parametrize(
+    ("functions", "match"),
+    [
+        (lambda: matheron.draw(model("exact").replaced(output_transform=Exp()), 2), "output transform"),
+        (lambda: matheron.draw(model("exact").replaced(kernel=K.Matern(0.5)), 2), "smoother kernel"),
+        (lambda: matheron.draw(model("exact").replaced(kernel=K.RBF()), 2).exp(), "samples=True"),
+        (lambda: matheron.draw(model("exact"), 2, solver="lattice", domain=(-1, 2)), "lattice"),
+    ],
+)
+def test_variances_of_derivatives_that_are_not_known_are_refused(functions, match):
+    with pytest.raises(TypeError, match=match):
+        functions().derivative(0).variance(rand(3, 2))

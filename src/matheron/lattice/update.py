@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.functionals import Observed
 from ..core.sites import Sites
 from ..core.value import Parts
 from ..evaluate import Basis, PathTerm, Recorder, WeightedSum
@@ -174,10 +175,12 @@ class LatticeUpdate(Update):
         parts = self.mean_weights.split([basis.size for basis in bases], dim=2)
         return [WeightedSum(basis, W, None, self.origin) for basis, W in zip(bases, parts, strict=True)]
 
-    def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
-        t = self.kernel.num_outputs
-        sites = Sites.every_output(x, t)
-        return _variance_of(self, prior)(sites.points, sites.outputs).reshape(len(x), t).to(x)
+    def variance(self, prior: PriorPaths, sites: Observed) -> Tensor:
+        if not isinstance(sites, Sites):
+            raise TypeError(
+                "variance: paths on a lattice know that of values alone; draw with solver='cholesky' or 'pcg'"
+            )
+        return _variance_of(self, prior)(sites.points, sites.outputs).to(sites.points)
 
     def given(
         self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import Names, as_tensor, common_names
+from ..core.functionals import Functionals
 from ..core.jacobian import jacobian
 from ..core.modes import outside
 from ..core.own_function import OwnFunction
@@ -233,7 +234,15 @@ class LinearCombination(Combined):
                 "variance: that of a sum depends on how its functions vary together, which has no closed form; "
                 "use samples=True for an estimate"
             )
-        variance = self.functions[0]._variance(x) * self.weights[0].square()[:, None]
+        return self._scaled_variance(self.functions[0]._variance(x))
+
+    def _variance_of(self, functionals: Functionals) -> Tensor:
+        if len(self.functions) > 1:
+            return super()._variance_of(functionals)
+        return self._scaled_variance(self.functions[0]._variance_of(functionals))
+
+    def _scaled_variance(self, variance: Tensor) -> Tensor:
+        variance = variance * self.weights[0].square()[:, None]
         return variance[0] if len(variance) == 1 else variance
 
     def _chosen(self, index: Tensor) -> Self:
@@ -828,6 +837,9 @@ class Stack(Combined):
     def _variance(self, x: Tensor) -> Tensor:
         return self._side_by_side([f._variance(x.to(f.dtype)).to(x.dtype) for f in self.functions])
 
+    def _variance_of(self, functionals: Functionals) -> Tensor:
+        return self._side_by_side([f._variance_of(functionals).to(self.dtype) for f in self.functions])
+
     def _side_by_side(self, parts: list[Tensor]) -> Tensor:
         if any(part.ndim == 3 for part in parts):  # some were given targets of each path's own
             parts = [part.expand(self.num_paths, -1, -1) for part in parts]
@@ -880,6 +892,9 @@ class Selection(Combined):
 
     def _variance(self, x: Tensor) -> Tensor:
         return self.functions[0]._variance(x).index_select(-1, self.outputs)
+
+    def _variance_of(self, functionals: Functionals) -> Tensor:
+        return self.functions[0]._variance_of(functionals).index_select(-1, self.outputs)
 
     def _outputs(self, outputs: list[int]) -> AbstractFunctions:
         return self.functions[0][..., self.outputs[outputs]]

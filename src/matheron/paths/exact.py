@@ -24,7 +24,7 @@ from ..models.observations import Observations
 from ..solvers import Auto, Cholesky, CholeskyState, KernelOperator, Solver, State, Stats
 from .compress_update import compressed, pays, with_compressed
 from .kept_factor import Factor, extended_weights
-from .posterior import PosteriorCovariance, at_points
+from .posterior import PosteriorCovariance, variance_in_blocks
 from .precision import choose_weight_dtype, narrows_badly
 from .prior import PriorPaths, observed_before
 from .spread import warn_of_spread, warn_of_spread_nearby
@@ -308,8 +308,8 @@ class ExactUpdate(CentredUpdate):
             compressed=None if self.compressed is None else self.compressed[index],
         )
 
-    def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
-        return at_points(_posterior_of(self), x, self.kernel.num_outputs, self.num_centres)
+    def variance(self, prior: PriorPaths, sites: Observed) -> Tensor:
+        return variance_in_blocks(_posterior_of(self), sites, self.num_centres)
 
     def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
         # What had to be added to the diagonal for the paths counts as noise; it was said then.

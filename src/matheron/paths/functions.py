@@ -729,6 +729,12 @@ class AbstractFunctions(PlacedFunctions):
         """`[1, n, d] -> [n, t]`, or `[s, n, t]` where paths have posteriors that differ in it; TypeError if unknown."""
         raise TypeError(f"variance: {type(self).__name__} has none in closed form; use samples=True for an estimate")
 
+    def _variance_of(self, functionals: Functionals) -> Tensor:
+        """The posterior variance `[n, t]` of functionals that name no output; TypeError where it is unknown."""
+        raise TypeError(
+            f"variance: that of derivatives of {type(self).__name__} has no closed form; use samples=True for an estimate"
+        )
+
     def _records(self) -> list[Record] | None:
         """The records of which these are the outputs side by side; None where they are not so made."""
         return None

@@ -22,7 +22,15 @@ from ..evaluate import Record, Recorder, inner_points, values, values_and_gradie
 from ..features import Features, FeatureSpec, feature_spec
 from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
-from ..models.observations import Observations, as_observations, check_observed, is_observable, moved_inside
+from ..models.observations import (
+    Observations,
+    as_observations,
+    check_observed,
+    check_smooth,
+    is_observable,
+    moved_inside,
+    of_every_output,
+)
 from ..models.observe import Observable
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
@@ -372,10 +380,19 @@ class Paths(PriorPlusUpdate):
         return self.record.derived(lambda r: replace(r, num_paths=rows, terms=self.update.mean_terms()), "mean")
 
     def _variance(self, x: Tensor) -> Tensor:
-        transform, x = self.output_transform, self.inner(x)[0]
+        return self._outer_variance(Sites.every_output(self.inner(x)[0], self.num_outputs))
+
+    def _variance_of(self, functionals: Functionals) -> Tensor:
+        inner = self._inner_sites(of_every_output(functionals, self.num_outputs))
+        check_smooth(self.update.kernel, inner)
+        return self._outer_variance(inner)
+
+    def _outer_variance(self, sites: Observed) -> Tensor:
+        """The posterior variance `[n, t]` of what is observed of every output in turn, `[n t]` sites."""
+        transform = self.output_transform
         if transform is not None and not transform.affine:
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
-        variance = self.update.variance(self.prior, x)  # [n, t]
+        variance = self.update.variance(self.prior, sites).reshape(-1, self.num_outputs)
         return variance if transform is None else variance * transform.derivative(variance).square()
 
     def _chosen(self, index: Tensor) -> Paths:

@@ -64,13 +64,12 @@ def variance_solver(n: int, largest_factor: int = 8192) -> Solver:
     return Cholesky() if n <= largest_factor else PCG(tolerance=1e-3)
 
 
-def at_points(
-    posterior: PosteriorCovariance, x: Tensor, num_outputs: int, num_centres: int, budget: int = 1 << 22
+def variance_in_blocks(
+    posterior: PosteriorCovariance, sites: Observed, num_centres: int, budget: int = 1 << 22
 ) -> Tensor:
-    """The posterior variance `[n, t]` of every output at points `[n, d]`.
-
-    `budget` covariances with the centres are in memory at once.
-    """
-    blocks = x.double().split(max(1, budget // max(1, num_centres)))
-    variance = torch.cat([posterior.variance(Sites.every_output(block, num_outputs)) for block in blocks])
-    return torch.clamp_min(variance, 0).reshape(len(x), num_outputs).to(x)
+    """The posterior variance `[n]` of what is observed at sites: `budget` covariances with the centres in memory at
+    once."""
+    step, like = max(1, budget // max(1, num_centres)), sites.points
+    blocks = [sites[first : first + step].to(torch.float64) for first in range(0, len(sites), step)]
+    variance = torch.cat([posterior.variance(block) for block in blocks]) if blocks else like.new_zeros(0)
+    return torch.clamp_min(variance, 0).to(like)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..core.modes import derivative_along, transformed
 from ..evaluate import Float64Term, PathTerm, Record, Recorder, WeightedSum, values, values_and_gradients
 from ..models.means import ConstantMean, LinearMean, Mean
+from ..models.observe import derivative
 from .algebra import Combined, PosteriorMean
 from .functions import AbstractFunctions
 from .grids import write_by_points, write_by_record
@@ -119,6 +120,19 @@ class PartialDerivatives(Combined):
         mean = PosteriorMean(self.functions[0])
         slope = mean._values_and_gradients(x)[1][..., self.dims].flatten(-2)
         return slope if mean.own else slope[0]
+
+    def _variance(self, x: Tensor) -> Tensor:
+        f, orders = self._differentiated()
+        each = [f._variance_of(derivative(x[0], dims)) for dims in orders]  # [n, t], or [s, n, t]
+        return torch.stack(each, dim=-1).flatten(-2)
+
+    def _differentiated(self) -> tuple[AbstractFunctions, list[tuple[int, ...]]]:
+        """The functions whose derivatives these are, also of derivatives, and the coordinates of each output."""
+        f, dims = self.functions[0], [(i,) for i in self.dims]
+        if not isinstance(f, PartialDerivatives):
+            return f, dims
+        base, before = f._differentiated()
+        return base, [(*first, *then) for first in before for then in dims]
 
     def _of(self, transform: object) -> Self:
         raise TypeError(

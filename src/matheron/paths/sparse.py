@@ -29,7 +29,7 @@ from ..solvers.base import floored
 from ..solvers.cholesky import cholesky_solve
 from ..solvers.operator import KernelOperator
 from .exact import CentredUpdate, Data, update_weights, weights_given_data
-from .posterior import PosteriorCovariance, at_points
+from .posterior import PosteriorCovariance, variance_in_blocks
 from .precision import choose_weight_dtype, narrows_badly
 from .prior import PriorPaths, observed_before
 from .spread import warn_of_spread
@@ -117,9 +117,9 @@ class SparseUpdate(CentredUpdate):
             inducing=self.inducing[index], data=self.data.of_paths(index), v=self.v[index], v_mean=v_mean
         )
 
-    def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
+    def variance(self, prior: PriorPaths, sites: Observed) -> Tensor:
         self._require_covariance("variance", "; use samples=True for an estimate from these paths")
-        return at_points(_posterior_of(self), x, self.kernel.num_outputs, self.num_centres)
+        return variance_in_blocks(_posterior_of(self), sites, self.num_centres)
 
     def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
         jitter = 0.0 if self.solver_stats is None or not self.num_data else self.solver_stats.jitter

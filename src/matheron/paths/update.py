@@ -73,8 +73,9 @@ class Update(Value):
         """
 
     @abstractmethod
-    def variance(self, prior: PriorPaths, x: Tensor) -> Tensor:
-        """The posterior variance `[n, t]` at points `[n, d]` of the model's space; TypeError where it is not known."""
+    def variance(self, prior: PriorPaths, sites: Observed) -> Tensor:
+        """The posterior variance `[n]` of what is observed at sites of the model's space; TypeError where it is not
+        known."""
 
     @abstractmethod
     def given(
