@@ -164,20 +164,23 @@ def fine_grid(F: Tensor) -> Tensor:
 class Interpolated:
     """Real series from their fine grids `[r, *grid]`: values at angles, and each row's own with gradients, too."""
 
-    def __init__(self, grid: Tensor, block: int = 1 << 23) -> None:
-        """`block` numbers are gathered at a time."""
+    def __init__(self, grid: Tensor, block: int = 1 << 17) -> None:
+        """`block` numbers are gathered at a time, which stay in cache."""
         self.block = block
         self.size = tuple(grid.shape[1:])
-        self.table = grid.flatten(1).contiguous()  # [r, cells]
         self.width = WIDTH[grid.dtype]
+        # The first cells again after the last ones of the last axis: the cells near a point are then runs of memory.
+        self.table = torch.cat([grid, grid[..., : self.width - 1]], dim=-1)  # [r, *grid + w - 1]
 
     def __call__(self, x: Tensor) -> Tensor:
         """All rows at shared angles `[n, d] -> [r, n]`."""
-        rows = self.table.mT.contiguous()  # [cells, r], the numbers of a cell side by side
+        rows = self.table.flatten(1).mT.contiguous()  # [cells, r], the numbers of a cell side by side
         out = self.table.new_empty(len(x), len(self.table))
-        step = max(1, self.block // self.width ** x.shape[1])
+        taps = torch.arange(self.width, device=x.device)
+        step = max(1, (1 << 23) // self.width ** x.shape[1])
         for i in range(0, len(x), step):
-            index, weights, _ = _taps(x[i : i + step], self.size, self.table.dtype)
+            first, weights, _ = self._windows(x[i : i + step], False)
+            index = (first[:, :, None] + taps).flatten(1)
             out[i : i + step] = embedding_bag(index, rows, per_sample_weights=_outer(weights), mode="sum")
         return out.mT
 
@@ -186,42 +189,43 @@ class Interpolated:
         b, n, d = x.shape
         values = self.table.new_empty(b * n)
         slopes = self.table.new_empty(b * n, d) if gradient else None
-        start = (rows * self.table.shape[1]).repeat_interleave(n)
+        start = (rows * self.table[0].numel()).repeat_interleave(n)
+        runs = self.table.view(-1).as_strided((self.table.numel() - self.width + 1, self.width), (1, 1))
         x = x.reshape(-1, d)
         step = max(1, self.block // self.width**d)
         for i in range(0, b * n, step):
             cut = slice(i, i + step)
-            index, weights, derivatives = _taps(x[cut], self.size, self.table.dtype, gradient)
-            near = self.table.view(-1).take(index + start[cut, None])  # [n, w^d]
-            values[cut] = (near * _outer(weights)).sum(-1)
+            first, weights, derivatives = self._windows(x[cut], gradient)
+            near = runs.index_select(0, (first + start[cut, None]).flatten())  # [n w^(d-1), w]
+            values[cut] = _weighted(near, weights)
             if slopes is not None:
                 for axis in range(d):
-                    mixed = [*weights[:axis], derivatives[axis], *weights[axis + 1 :]]
-                    slopes[cut, axis] = (near * _outer(mixed)).sum(-1)
+                    slopes[cut, axis] = _weighted(near, [*weights[:axis], derivatives[axis], *weights[axis + 1 :]])
         return values.view(b, n), None if slopes is None else slopes.view(b, n, d)
 
+    def _windows(self, x: Tensor, gradient: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The first cell of every run of cells near the angles, `[n, w^(d-1)]`, and `_window_at` of each axis."""
+        axes = [_window_at(*each, self.table.dtype, gradient) for each in zip(x.unbind(-1), self.size, strict=True)]
+        first = torch.zeros(len(x), 1, dtype=torch.long, device=x.device)
+        for (cell, _, _), cells in zip(axes[:-1], self.size[:-1], strict=True):
+            first = (first[:, :, None] * cells + cell[:, None]).flatten(1)
+        first = first * self.table.shape[-1] + axes[-1][0][:, :1]
+        return first, [phi for _, phi, _ in axes], [slope for *_, slope in axes if slope is not None]
 
-def _taps(
-    x: Tensor, size: Sequence[int], dtype: torch.dtype, gradient: bool = False
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Cells of a periodic grid near each point `[n, w^d]`, and each axis's window there (and its derivative in the
-    angle) `[n, w]`."""
+
+def _window_at(
+    x: Tensor, cells: int, dtype: torch.dtype, gradient: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Cells of a periodic axis near each angle, the window there, and its derivative in the angle: each `[n, w]`."""
     w = WIDTH[dtype]
-    taps = torch.arange(w, device=x.device)
-    index: Tensor | None = None
-    weights, derivatives = [], []
-    for x_i, cells in zip(x.double().unbind(-1), size, strict=True):
-        u = x_i * (cells / (2 * math.pi))
-        first = torch.ceil(u - w / 2)
-        z = ((u - first)[:, None] - taps).to(dtype)  # distances in cells
-        weights.append(window(z, w))
-        if gradient:
-            root = torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
-            derivatives.append(weights[-1] * z / root * (-9.2 / w * cells / (2 * math.pi)))
-        cell = (first.long()[:, None] + taps) % cells
-        index = cell if index is None else (index[:, :, None] * cells + cell[:, None]).flatten(1)
-    assert index is not None
-    return index, weights, derivatives
+    u = x.double() * (cells / (2 * math.pi))
+    first, taps = torch.ceil(u - w / 2), torch.arange(w, device=x.device)
+    z = ((u - first)[:, None] - taps).to(dtype)  # distances in cells
+    phi, slope = window(z, w), None
+    if gradient:
+        root = torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
+        slope = phi * z / root * (-9.2 / w * cells / (2 * math.pi))
+    return (first.long()[:, None] + taps) % cells, phi, slope
 
 
 def window(z: Tensor, w: int) -> Tensor:
@@ -237,15 +241,22 @@ def _outer(weights: list[Tensor]) -> Tensor:
     return total
 
 
+def _weighted(near: Tensor, weights: list[Tensor]) -> Tensor:
+    """Sums `[n]` of the numbers near each point, `n w^d` in all, times products of the axes' weights `[n, w]`."""
+    for weight in reversed(weights):
+        near = near.view(len(weight), -1, weight.shape[1]) @ weight[:, :, None]
+    return near.flatten()
+
+
 def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The adjoint of `series_at`: every point spread over the cells near it, then a transform."""
     size, dtype = grid_shape(shape, c.real.dtype), c.real.dtype
     values = torch.view_as_real(c).movedim(-1, 1).flatten(0, 1).mT.contiguous()  # [n, 2 r]
     grid = values.new_zeros(math.prod(size), values.shape[1])
-    near = [_taps(axis[:, None], [cells], dtype) for axis, cells in zip(x.unbind(-1), size, strict=True)]
+    near = [_window_at(axis, cells, dtype) for axis, cells in zip(x.unbind(-1), size, strict=True)]
     for taps in itertools.product(range(WIDTH[dtype]), repeat=len(size)):  # one for all points: few calls, few copies
-        index, weight = torch.zeros_like(near[0][0][:, 0]), torch.ones_like(near[0][1][0][:, 0])
-        for (cell, (phi,), _), tap, cells in zip(near, taps, size, strict=True):
+        index, weight = torch.zeros_like(near[0][0][:, 0]), torch.ones_like(near[0][1][:, 0])
+        for (cell, phi, _), tap, cells in zip(near, taps, size, strict=True):
             index, weight = index * cells + cell[:, tap], weight * phi[:, tap]
         grid.index_add_(0, index, values * weight[:, None])
     G = torch.view_as_complex(grid.mT.reshape(len(c), 2, *size).movedim(1, -1).contiguous())
