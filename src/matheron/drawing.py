@@ -190,7 +190,7 @@ def _draw_one(
         posterior = FactoredPosterior(kernel, sites, noise, state)
         features = make_features(gp.kernel, spec, generator, posterior=posterior, like=Z)  # phi
         n, index = len(sites) if isinstance(gp, ExactGP) else 0, spec.basis_index(features)
-        prior = prior_on(features, index, gp.num_outputs, Z, generator, n)  # f(.) = sum_i w_i phi_i(.)
+        prior = prior_on(features, index, kernel.num_outputs, Z, generator, n)  # f(.) = sum_i w_i phi_i(.)
         if isinstance(gp, ExactGP):
             xi = normals((s, len(sites)), generator).to(Z)  # eps = sqrt(noise) xi
             data = Data(sites, gp.train_targets, noise, xi)

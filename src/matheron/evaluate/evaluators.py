@@ -41,7 +41,7 @@ class Evaluator(ABC):
 
     # Whether several functions at the same points cost less than each alone: their basis is computed once.
     shares_work: bool = True
-    # The terms that it may take (see `PathTerm.kind`), and where; None: of all kinds, on all devices.
+    # The terms that it may take, by their types or those of their bases, and where; None: all, on all devices.
     kinds: tuple[type, ...] | None = None
     device_type: str | None = None
 
@@ -84,7 +84,8 @@ def _chosen(points: Points, record: Record) -> list[tuple[Evaluator, Record]]:
     for evaluator in EVALUATORS:
         if rest is None or evaluator.device_type not in (None, rest.origin.device.type):
             continue
-        if evaluator.kinds is None or any(issubclass(term.kind, evaluator.kinds) for term in rest.terms):
+        known = [part for term in rest.terms for part in (term, getattr(term, "basis", None))]
+        if evaluator.kinds is None or any(isinstance(part, evaluator.kinds) for part in known):
             mine, rest = evaluator.take(rest, points)
             chosen += [] if mine is None else [(evaluator, mine)]
     return chosen

@@ -41,11 +41,6 @@ class PathTerm(ABC):
     by_coordinate: bool = True  # whether gradients take as many numbers for each coordinate as the sums do
 
     @property
-    def kind(self) -> type:
-        """What an evaluator that takes some kinds of terms knows it by: the type of its basis, if it has one."""
-        return type(self)
-
-    @property
     @abstractmethod
     def width(self) -> int:
         """Numbers that one point (of one path) needs while its sums are taken."""
@@ -71,10 +66,6 @@ class WeightedSum(PathTerm):
     weights: Tensor
     index: Tensor | None = None
     origin: Tensor | None = None
-
-    @property
-    def kind(self) -> type:
-        return type(self.basis)
 
     @property
     def width(self) -> int:

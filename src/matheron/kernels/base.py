@@ -446,7 +446,7 @@ def squared_distance(x: Tensor, z: Tensor, few: int = 1 << 14) -> Tensor:
         shape = np.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
     if math.prod(shape) * x.shape[-1] < few:
         return (x.unsqueeze(-1) - (columns if z.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
-    r = _by_cdist(x, z)
+    r = distance_at_once(x, z)
     if r is not None:
         return r.square_()
     r2 = torch.sub(x[..., :, None, 0], columns[..., None, 0, :], out=empty(shape, x)).square_()
@@ -456,13 +456,6 @@ def squared_distance(x: Tensor, z: Tensor, few: int = 1 << 14) -> Tensor:
             torch.sub(x[..., :, None, i], columns[..., None, i, :], out=difference)
             r2.addcmul_(difference, difference)
     return r2
-
-
-def distance(x: Tensor, z: Tensor) -> Tensor:
-    """|x - z| for all pairs `[..., n, d], [..., m, d] -> [..., n, m]`, where nothing is in a graph: the root of
-    `squared_distance`, without a square and its root where `torch.cdist` has taken one."""
-    r = _by_cdist(x, z)
-    return squared_distance(x, z).sqrt_() if r is None else r
 
 
 def _by_product(x: Tensor, z: Tensor) -> Tensor:
@@ -480,7 +473,7 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     return r2
 
 
-def _by_cdist(x: Tensor, z: Tensor, narrow: int = 16) -> Tensor | None:
+def distance_at_once(x: Tensor, z: Tensor, narrow: int = 16) -> Tensor | None:
     """|x - z| by `torch.cdist`, in one pass over all coordinates of points of more than `narrow` bytes on a CPU.
 
     None where others are faster: one coordinate at a time for narrower points and on GPUs, a product beyond 16

@@ -13,10 +13,10 @@ import scipy  # whose special functions it imports when they are first used
 import torch
 from torch import Tensor
 
-from ..core.arena import computed, weigh, weigh_coordinates
+from ..core.arena import computed, empty, weigh, weigh_coordinates
 from ..core.checks import ArrayLike, per_dimension, positive
 from ..core.modes import derivative_along, kept, transformed
-from .base import Kernel, RadialPart, SpectralMeasure, Stationary, centred, distance, squared_distance
+from .base import Kernel, RadialPart, SpectralMeasure, Stationary, centred, distance_at_once, squared_distance
 
 __all__ = ["RBF", "Matern", "Radial"]
 
@@ -272,7 +272,7 @@ _LOG2E = math.log2(math.e)
 
 def _half_integer(s: Tensor, a: float) -> Tensor:
     """exp(-s) times 1 / s, 1, 1 + s or 1 + s + s^2 / 3, for a = -1/2 to 5/2; it uses the memory of s."""
-    decay = computed(torch.mul, s.shape, s, -_LOG2E).exp2_()
+    decay = torch.mul(s, -_LOG2E, out=empty(s.shape, s)).exp2_()
     if a == -0.5:
         return torch.where(s > 0, decay.div_(s), 0.0)
     if a == 0.5:
@@ -314,19 +314,12 @@ class Matern(Radial):
         in_graph = torch.is_grad_enabled() and (x.requires_grad or z.requires_grad)
         if in_graph or transformed() or self.nu not in (0.5, 1.5, 2.5):
             return self.radial(squared_distance(x, z))
-        return _half_integer(distance(x, z).mul_(math.sqrt(2 * self.nu)), self.nu)
+        r = distance_at_once(x, z)
+        r = squared_distance(x, z).sqrt_() if r is None else r
+        return _half_integer(r.mul_(math.sqrt(2 * self.nu)), self.nu)
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         return _BesselPower.apply(2 * self.nu * r2, self.nu - 1, -self.nu * self._scale)
-
-    def _profiles_between(self, x: Tensor, z: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
-        """`profiles` of |x - z|^2 for points in lengthscales; those that repeat the one before, as gradients do, have
-        theirs copied."""
-        (some, rows), (others, columns) = _distinct(x), _distinct(z)
-        if 2 * len(some) * len(others) > len(x) * len(z):
-            return self.profiles(squared_distance(x, z), orders)
-        found = self.profiles(squared_distance(some, others), orders)
-        return {order: profile[rows][:, columns] for order, profile in found.items()}
 
     def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
         """Roots and exponentials, most of the cost, are taken once for both."""

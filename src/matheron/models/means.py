@@ -15,7 +15,6 @@ from ..core.checks import ArrayLike, as_tensor
 from ..core.functionals import Functionals, Observed
 from ..core.jacobian import jacobian
 from ..core.own_function import OwnFunction
-from ..core.sites import Sites
 from ..core.value import Parts, Value
 
 
@@ -39,15 +38,11 @@ class Mean(Value):
             m, dm = mean.with_gradient(X[None])  # [1, N, 1 or t], [1, N, 1 or t, d]
             return sites.of_gradients(m, dm)[0].to(X)
         if isinstance(sites, Functionals):
-            return sites.features(lambda some: mean._own(some)[:, None])[:, 0].to(X)
-        return mean._own(sites).to(X)
-
-    def _own(self, sites: Sites) -> Tensor:
-        """m(x) of each site's own output, `[n]`."""
-        m = self(sites.points[None])[0]  # [n, 1 or t]
+            return sites.features(lambda some: mean.at(some)[:, None])[:, 0].to(X)
+        m = mean(X[None])[0]  # [n, 1 or t]
         if sites.outputs is None and m.shape[-1] > 1:
             raise ValueError(f"mean: expected one number per point for one output, got {m.shape[-1]} of them")
-        return sites.own(m)
+        return sites.own(m).to(X)
 
 
 class ConstantMean(Mean):

@@ -83,7 +83,7 @@ def with_compressed(prior: PriorPaths, sites: Sites, v: Tensor) -> list[PathTerm
         replace(term, weights=(term.weights.double() + more.weights).to(term.weights.dtype))
         for term, more in zip(prior.feature_terms(), update, strict=True)
     ]
-    return [*both, *prior.kept_terms()]
+    return [*both, *([] if prior.kept is None else prior.kept.terms())]
 
 
 def pays(features: Features, s: int, n: int, fewest: int = 64, num_points: int = 60_000, covariance: int = 150) -> bool:

@@ -403,8 +403,8 @@ def exact_update(
         watch_spread: warn where the prior's basis, which was not chosen for all of the data, has too few functions.
     """
     s, X = len(data.xi), data.sites.points
-    state = solver.init(KernelOperator(kernel, data.sites, data.noise)) if state is None else state
-    operator = state.operator
+    operator = KernelOperator(kernel, data.sites, data.noise)
+    state = solver.init(operator) if state is None else state
     f = observed_before(prior, mean, data.sites)  # [s + 1, n]
     start = None
     if old is not None and not isinstance(state, CholeskyState):

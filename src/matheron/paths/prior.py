@@ -117,11 +117,7 @@ class PriorPaths(Value):
                 merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
             else:
                 merged.append(term)
-        return [*merged, *self.kept_terms()]
-
-    def kept_terms(self) -> list[PathTerm]:
-        """What keeps the functions at points."""
-        return [] if self.kept is None else self.kept.terms()
+        return [*merged, *([] if self.kept is None else self.kept.terms())]
 
     def feature_terms(self) -> list[WeightedSum]:
         """Each basis with its weights times its amplitudes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -139,6 +140,7 @@ def symmetric_blocks(kernel: Kernel, sites: Observed, side: int) -> Iterator[tup
 _PRODUCT_SIDE = {"cpu": 512, "cuda": 8192}
 
 
+@dataclass(eq=False)
 class KernelOperator(Operator):
     """k(X, X) + diag(noise) for n sites X and noise `[n]`.
 
@@ -154,9 +156,10 @@ class KernelOperator(Operator):
     torch.Size([100, 3])
     """
 
-    def __init__(self, kernel: Kernel, sites: Observed, noise: Tensor) -> None:
-        self.kernel, self.sites, self.noise = kernel, sites, noise
-        self._plans: dict[torch.dtype, fused.FusedProducts | None] = {}
+    kernel: Kernel
+    sites: Observed
+    noise: Tensor
+    _plans: dict[torch.dtype, fused.FusedProducts | None] = field(default_factory=dict, init=False, repr=False)
 
     def rows(self, index: Tensor | slice) -> Tensor:
         return coupled_covariance(self.kernel, self.sites[index], self.sites)
