@@ -10,6 +10,7 @@ device, so a CPU generator gives the same functions in any dtype on any device.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypedDict, Unpack, overload
 
 import torch
@@ -159,7 +160,7 @@ def draw(
             return EnsemblePaths(members, owner.to(members[0].device))
         if isinstance(one, Batch):
             raise TypeError("model: expected a batch of models to be outermost, got one within another model")
-        return _draw_one(cast_model(one, dtype, device, detach), spec.of_paths(count), solver, detach, random)
+        return _draw_one(cast_model(one, dtype, device, detach), replace(spec, num_paths=count), solver, detach, random)
 
     if isinstance(gp, Batch):
         return BatchPaths([drawn(member, s) for member in gp.models], gp.batch_shape)

@@ -54,21 +54,13 @@ class FeatureSpec:
     largest_lattice: int | None = None  # modes beyond which no such lattice is made
 
     @property
-    def paths_together(self) -> int:
-        """How many of the paths share a basis."""
-        return self.num_paths if self.paths_per_basis is None else self.paths_per_basis
-
-    @property
     def num_bases(self) -> int:
-        return math.ceil(self.num_paths / self.paths_together)
+        return math.ceil(self.num_paths / (self.paths_per_basis or self.num_paths))
 
     def basis_index(self, features: Features) -> Tensor:
         """Which of the bases each path uses, `[s]`."""
-        return torch.arange(self.num_paths, device=features.origin.device) // self.paths_together % features.num_bases
-
-    def of_paths(self, num_paths: int) -> FeatureSpec:
-        """The same, for another number of paths."""
-        return replace(self, num_paths=num_paths)
+        path = torch.arange(self.num_paths, device=features.origin.device)
+        return path // (self.paths_per_basis or self.num_paths) % features.num_bases
 
     def inside(self, transform: Transform | None, data: Tensor | None) -> FeatureSpec:
         """The same in the model's own space; the domain takes in the data `[n, d]`."""
@@ -429,9 +421,12 @@ def make_features(
     if data is None and posterior is not None:
         data = posterior.sites.points
     reference = None if data is None or not len(data) else data.detach()
-    if origin is None:
-        mean = None if reference is None else _centre(reference.double().cpu())
-        origin = torch.zeros(like.shape[1], dtype=torch.float64, device="cpu") if mean is None else mean
+    if origin is None and reference is not None:  # whole where all of a column is: numbers of nodes stay whole about it
+        X = reference.double().cpu()
+        mean = X.mean(0)
+        origin = torch.where((X == X.round()).all(0), mean.round(), mean)
+    elif origin is None:
+        origin = torch.zeros(like.shape[1], dtype=torch.float64, device="cpu")
     kernel = kernel.to("cpu")  # where terms of all kinds meet; a model's kernel may be on a GPU
     features = _random_features(kernel, spec, origin, generator)
     if features is None:
@@ -439,12 +434,6 @@ def make_features(
 
         features = chosen_features(kernel, spec, generator, origin, reference, posterior)
     return features.to(like.device, like.dtype)
-
-
-def _centre(X: Tensor) -> Tensor:
-    """The mean of points `[n, d]`, whole where all of a column is: numbers of nodes stay whole about it."""
-    mean = X.mean(0)
-    return torch.where((X == X.round()).all(0), mean.round(), mean)
 
 
 def _as_given(features: Features, kernel: Kernel, like: Tensor) -> Features:

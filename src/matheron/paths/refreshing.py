@@ -128,7 +128,7 @@ def _fresh(paths: Paths, update: CentredUpdate, z: Sites, spec: FeatureSpec, gen
     if isinstance(update, SparseUpdate):
         jitter = update.inducing.jitter.expand(update.num_inducing)
     sites, noises = [update.sites, z], [jitter, update.noise, z.points.new_zeros(len(z))]
-    spec = spec.of_paths(paths.num_paths).inside(paths.input_transform, None)
+    spec = replace(spec, num_paths=paths.num_paths).inside(paths.input_transform, None)
     if spec.where is not None:
         more, noise = to_come(update.kernel, spec.where.to(like))
         sites, noises = [*sites, more], [*noises, noise]
