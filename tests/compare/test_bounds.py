@@ -237,7 +237,9 @@ def test_what_the_propositions_do_not_speak_of_is_refused(generator):
         constants(ExactGP(kernels.Linear(), [[0.0]], [0.0], 0.1), BOX)
     with pytest.raises(TypeError, match="of one term"):
         fourier_constant(kernels.RBF() + kernels.Matern(), BOX, input_dim=1)
-    with pytest.raises(ValueError, match="kind: expected one of cosine, sincos, which the bound is for, got 'sobol'"):
+    with pytest.raises(
+        ValueError, match="kind: expected one of cosine, sincos, because the bound is for these, got 'sobol'"
+    ):
         fourier_constant(kernels.RBF(), BOX, input_dim=1, kind="sobol")
     with pytest.raises(ValueError, match="domain: expected lower < upper"):
         constants(exact, (1.0, 0.0))

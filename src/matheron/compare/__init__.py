@@ -1,1 +1,1 @@
-"""The paper's other samplers, moments in closed form, distances between laws, bounds, and a diagnosis of draws."""
+"""Comparisons: the paper's other samplers, closed-form moments, distances between laws, bounds, and a diagnosis."""

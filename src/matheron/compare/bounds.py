@@ -1,4 +1,4 @@
-"""The paper's error bounds in numbers: the constants C1, C2 and C3 and both sides of the two propositions."""
+"""The paper's error bounds as numbers: the constants C1, C2 and C3, and both sides of Propositions 3 and 4."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .samplers.linear_model import feature_covariance, linear_features, shared_b
 
 
 class OperatorNorm(NamedTuple):
-    """The norm of a matrix from l-infinity to l-1: exact, or an upper bound with a lower one beside it."""
+    """The norm of a matrix from l-infinity to l-1; if it is not `exact`, `value` and `lower` are bounds."""
 
     value: float
     exact: bool
@@ -37,7 +37,7 @@ class OperatorNorm(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """The constants of both propositions, for inducing points Z (or data X) and a box."""
+    """The constants of Propositions 3 and 4 for inducing points Z (or data X) and a box."""
 
     C1: float
     C3: float
@@ -48,7 +48,7 @@ class Constants(NamedTuple):
 
 
 def operator_norm(A: ArrayLike, *, largest_exact: int = 20) -> OperatorNorm:
-    """max |A s|_1 over |s|_inf <= 1, for a symmetric positive semi-definite A `[m, m]`.
+    """Compute max |A s|_1 over |s|_inf <= 1 for a symmetric positive semi-definite A `[m, m]`.
 
     A vector of signs attains the maximum. Up to m = `largest_exact` all sign vectors are tried, and the norm is exact.
     For larger m the problem is NP-hard. Then the value is the smaller of two upper bounds, sum_ij |A_ij| and m
@@ -76,7 +76,7 @@ def operator_norm(A: ArrayLike, *, largest_exact: int = 20) -> OperatorNorm:
 
 
 def _ascend(A: Tensor, s: Tensor) -> float:
-    """The value at a fixed point of s -> sign(A s), an iteration that never lowers |A s|_1."""
+    """Return |A s|_1 at a fixed point of s -> sign(A s), an iteration that never decreases |A s|_1."""
     best = 0.0
     for _ in range(100):
         value = float((A @ s).abs().sum())
@@ -87,18 +87,25 @@ def _ascend(A: Tensor, s: Tensor) -> float:
 
 
 def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
-    """C1 and C3 of a model on the box `domain` = (lower, upper), each a number or one per dimension.
+    """Compute C1 and C3 of a model on the box `domain` = (lower, upper), each a number or one per dimension.
 
-        C1 = sqrt(2 diam(X)^d (1 + ||k||^2 ||K_mm^-1||^2))           prop:wasserstein_bound
-        C3 = m (1 + ||K_mm^-1|| ||k||)^2                             prop:covariance_error
+        C1 = sqrt(2 diam(X)^d (1 + ||k||^2 ||K_mm^-1||^2))           Proposition 3, equation (14)
+        C3 = m (1 + ||K_mm^-1|| ||k||)^2                             Proposition 4, equation (15)
 
-    ||k|| is the largest value of |k|, k(x, x) of a stationary kernel; ||K_mm^-1|| is the operator norm from
-    l-infinity to l-1, which the paper's proof uses (its statement of C3 prints another). For a model of data, K_mm is
-    K_nn + sigma^2 I.
+    ||k|| is the largest value of |k|, which is k(x, x) for a stationary kernel. ||K_mm^-1|| is the operator norm from
+    l-infinity to l-1, which the paper's proof uses; its statement of C3 prints another norm. For an exact model, K_mm
+    is K_nn + sigma^2 I.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.bounds import constants
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1.0)
+    >>> round(constants(gp, (0.0, 1.0)).C3, 2)
+    8.02
     """
     gp = one_output(model)
     if any(term.forms for term in gp.kernel.terms(gp.input_dim)):
-        raise TypeError("expected a stationary kernel: the propositions assume one")
+        raise TypeError("model: expected a stationary kernel, which the propositions assume")
     zero = torch.zeros(1, gp.input_dim, dtype=torch.float64, device="cpu")
     variance = float(gp.kernel.to("cpu").diag(zero))  # k(x, x)
     diameter = float(box_sides(domain, gp.input_dim).norm())
@@ -110,9 +117,17 @@ def constants(model: object, domain: tuple[ArrayLike, ArrayLike]) -> Constants:
 
 
 def lebesgue_constant(model: object, x: ArrayLike) -> float:
-    """sup_x |K_mm^-1 k(Z, x)|_1 over the points x, often much smaller than its bound ||k|| ||K_mm^-1||.
+    """Compute sup_x |K_mm^-1 k(Z, x)|_1 over the points x, often much smaller than its bound ||k|| ||K_mm^-1||.
 
-    If x covers the domain and L is this value, (1 + L)^2 can replace C3 and sqrt(2 |X| (1 + L^2)) can replace C1.
+    If the points x cover the domain and L is this value, (1 + L)^2 can replace C3 and sqrt(2 |X| (1 + L^2)) can
+    replace C1.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.bounds import lebesgue_constant
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1.0)
+    >>> round(lebesgue_constant(gp, [[0.0], [0.5]]), 3)
+    0.501
     """
     gp = one_output(model)
     with torch.no_grad():
@@ -121,26 +136,38 @@ def lebesgue_constant(model: object, x: ArrayLike) -> float:
 
 
 def one_output(model: object) -> ExactGP | SparseGP:
-    """The model, if the propositions cover it: one output, exact or sparse. Otherwise a TypeError."""
+    """Return the model as an exact or sparse model of one output, which the propositions cover, or raise a TypeError.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.bounds import one_output
+    >>> one_output(matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0)).num_outputs
+    1
+    """
     gp = single(describe(model))
     if gp.num_outputs > 1 or gp.input_transform is not None or gp.output_transform is not None:
-        raise TypeError("expected a model of one output and no transforms: the propositions are of those")
+        raise TypeError("model: expected one output and no transforms, because the propositions only cover those")
     return gp
 
 
 def box_sides(domain: tuple[ArrayLike, ArrayLike], d: int) -> Tensor:
-    """The sides `[d]` of a box (lower, upper)."""
+    """Return the side lengths `[d]` of a box (lower, upper).
+
+    >>> from matheron.compare.bounds import box_sides
+    >>> box_sides(([0.0, 0.0], [1.0, 3.0]), 2).tolist()
+    [1.0, 3.0]
+    """
     lower, upper = as_box(domain, "domain", input_dim=d).double().cpu()
     return upper - lower
 
 
 # C2: how fast the covariance of random Fourier features converges to the kernel, uniformly over a box.
 #
-# The argument is that of Sutherland and Schneider, On the Error of Random Fourier Features (UAI 2015), proposition
-# on the expected maximum error: symmetrise, then bound the supremum of a sub-Gaussian process by chaining over
-# covers (Dudley). Its steps are taken here with numbers, so that each can be checked; docs/theory.md writes them
-# out. The constant is of the same form, a number times sigma_p times the box's diameter times sqrt(d), but is not
-# the number that they print.
+# The argument is that of Sutherland and Schneider, On the Error of Random Fourier Features (UAI 2015), in their
+# proposition on the expected maximum error: symmetrise, then bound the supremum of a sub-Gaussian process by chaining
+# over covers (Dudley). The steps are computed here one by one, so that each can be checked; docs/theory.md derives
+# them. The constant has the same form (a number times sigma_p times the box's diameter times sqrt(d)), but the number
+# is not the one that they print.
 
 
 KINDS = ("cosine", "sincos")
@@ -149,12 +176,14 @@ KINDS = ("cosine", "sincos")
 def fourier_constant(
     kernel: Kernel, domain: tuple[ArrayLike, ArrayLike], *, input_dim: int, kind: str = "cosine"
 ) -> float:
-    """C2 with E sup |k^(w) - k| <= C2 / sqrt(ell) over a box, for independent random frequencies.
+    """Compute C2 with E sup |k^(w) - k| <= C2 / sqrt(ell) over a box, for independent random frequencies.
 
     Args:
-        kernel: stationary, of one term (a scaled kernel, or a product); twice differentiable at zero, else C2 is
-        infinite. domain: the box, (lower, upper).
-        kind: "cosine", the paper's cos(theta . x + tau), or "sincos", pairs of an even number of features.
+        kernel: a stationary kernel of one term (it may be scaled, or a product). If the kernel is not twice
+            differentiable at zero, C2 is infinite.
+        domain: the box, (lower, upper).
+        input_dim: the number of input dimensions.
+        kind: "cosine" for the paper's features cos(theta . x + tau), or "sincos" for pairs of a cosine and a sine.
 
     >>> from matheron import kernels
     >>> from matheron.compare.bounds import fourier_constant
@@ -162,7 +191,7 @@ def fourier_constant(
     inf
     """
     if kind not in KINDS:
-        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, which the bound is for, got {kind!r}")
+        raise ValueError(f"kind: expected one of {', '.join(KINDS)}, because the bound is for these, got {kind!r}")
     terms = [term for term in kernel.terms(input_dim) if float(term.variance) > 0]
     if len(terms) != 1 or terms[0].forms or terms[0].coupling is not None or not terms[0].stationary:
         raise TypeError("kernel: expected a stationary kernel of one term; bound the terms of a sum one by one")
@@ -174,23 +203,28 @@ def fourier_constant(
         # ell / 2 terms cos(theta . r), |theta|-Lipschitz in r = x - x'; no error at r = 0.
         constant = 2 * math.sqrt(2) * sigma * chaining_sum(2 * sides)
     else:
-        # ell terms 2 cos(theta . x + tau) cos(theta . x' + tau), 2 |theta|-Lipschitz in (x, x'); at x = x' of variance
-        # one half.
+        # ell terms 2 cos(theta . x + tau) cos(theta . x' + tau), 2 |theta|-Lipschitz in (x, x'), with variance one half
+        # at x = x'.
         constant = math.sqrt(0.5) + 2 * 2 * sigma * chaining_sum(torch.cat([sides, sides]))
     return float(terms[0].variance) * constant
 
 
 def chaining_sum(sides: Tensor) -> float:
-    """S with E sup |Z(t) - Z(centre)| <= S over a box, for Z sub-Gaussian with |t - s| for its metric.
+    """Compute S with E sup |Z(t) - Z(centre)| <= S over a box, for a sub-Gaussian process Z with the metric |t - s|.
 
-    Nets of radius r_j = r_0 q^j, the first of them the centre alone; a link of net j has length r_{j-1} at most, and
-    there are N(r_j) of them, so that S = sum_j r_{j-1} sqrt(2 log(2 N(r_j))). The best q is taken.
+    The chain uses nets of radius r_j = r_0 q^j, of which the first is the centre alone. Net j has N(r_j) links of
+    length at most r_{j-1}, so that S = sum_j r_{j-1} sqrt(2 log(2 N(r_j))). The best of several q is used.
+
+    >>> import torch
+    >>> from matheron.compare.bounds import chaining_sum
+    >>> bool(chaining_sum(torch.tensor([1.0])) < chaining_sum(torch.tensor([2.0])))
+    True
     """
     radius = float(sides.norm()) / 2
     best = math.inf
     for q in (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5):
         total, r, j = 0.0, radius, 0
-        while r > 1e-14 * radius:  # what is left is below rounding
+        while r > 1e-14 * radius:  # the remaining terms are below rounding error
             link, r, j = r, radius * q ** (j + 1), j + 1
             total += link * math.sqrt(2 * (math.log(2) + log_cover(sides, r)))
         best = min(best, total)
@@ -198,14 +232,28 @@ def chaining_sum(sides: Tensor) -> float:
 
 
 def log_cover(sides: Tensor, r: float) -> float:
-    """log N(r): how many balls of radius r, centred inside, cover a box. By cells of a grid, or by volume of a ball."""
+    """Compute log N(r), where N(r) balls of radius r with centres inside cover a box.
+
+    The smaller of two counts is used: by the cells of a grid, or by the volume of a ball.
+
+    >>> import torch
+    >>> from matheron.compare.bounds import log_cover
+    >>> log_cover(torch.tensor([1.0]), 1.0)
+    0.0
+    """
     p = len(sides)
     cells = float((sides * math.sqrt(p) / (2 * r)).clamp_min(1).ceil().log().sum())
     return min(cells, p * math.log1p(float(sides.norm()) / r))
 
 
 def second_moment(measure: SpectralMeasure) -> float:
-    """sigma_p^2 = E |theta|^2, which is minus the Laplacian of the kernel at zero."""
+    """Compute sigma_p^2 = E |theta|^2, which is minus the Laplacian of the kernel at zero.
+
+    >>> from matheron import kernels
+    >>> from matheron.compare.bounds import second_moment
+    >>> second_moment(kernels.RBF(0.5).measure(1))
+    4.0
+    """
     match measure:
         case Gaussian():
             shift = 0.0 if measure.shift is None else float(measure.shift.square().sum())
@@ -218,22 +266,22 @@ def second_moment(measure: SpectralMeasure) -> float:
             return sum(second_moment(m) for m in measure.measures)
         case Mixture():
             return sum(float(w) * second_moment(m) for w, m in zip(measure.weights, measure.measures, strict=True))
-        case Moved():  # frequencies keep their lengths
+        case Moved():  # a move does not change the lengths of frequencies
             return second_moment(measure.measure)
     atoms = measure.atoms()
     if atoms is None:
-        raise TypeError(f"no second moment is known for {type(measure).__name__}")
+        raise TypeError(f"measure: the second moment of {type(measure).__name__} is not implemented")
     theta, mass = atoms
     return float(mass @ theta.square().sum(-1))
 
 
-# prop:covariance_error: the error of the posterior covariance falls as ell^-1/2, at a rate free of dimension.
+# Proposition 4: the error of the posterior covariance falls as ell^-1/2, at a rate free of dimension.
 
 
 class CovarianceBound(NamedTuple):
-    """Both sides of `prop:covariance_error`: `measured` <= `bound` = `sparse_error` + C2 C3 / sqrt(ell).
+    """Both sides of Proposition 4, equation (15): `measured` <= `bound` = `sparse_error` + C2 C3 / sqrt(ell).
 
-    `measured` is a mean over bases, with its standard error.
+    `measured` is a mean over bases, and `standard_error` is its standard error.
     """
 
     measured: float
@@ -249,7 +297,7 @@ class CovarianceBound(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """sup |k^(d) - k^(s)| against ell, and the slope of a straight line through its logarithms."""
+    """The errors sup |k^(d) - k^(s)| for several ell, and the slope of a straight line through their logarithms."""
 
     num_features: list[int]
     errors: list[float]
@@ -269,13 +317,24 @@ def covariance_bound(
     generator: Random = None,
     seed: int | None = None,
 ) -> CovarianceBound:
-    """Measure both sides of `prop:covariance_error` on the box `domain`; suprema are over pairs of the points x.
+    """Measure both sides of Proposition 4, equation (15), on the box `domain`.
 
     Args:
         model: an exact or sparse model of one output, with a stationary kernel of one term.
-        exact: the exact model f | y that a sparse one approximates; None measures against the model itself.
+        num_features: the number of features ell.
+        x: points `[n, d]`; suprema are taken over their pairs.
+        domain: the box, (lower, upper).
+        exact: the exact model f | y that a sparse one approximates; by default, the model itself.
         kind: "cosine" or "sincos", the random features that C2 is for.
         num_bases: number of bases over which the expectation is averaged.
+        generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.bounds import covariance_bound
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+    >>> covariance_bound(gp, 256, torch.rand(16, 1), (0.0, 1.0), seed=0).holds
+    True
     """
     gp, generator = one_output(model), as_generator(generator, seed)
     C2 = fourier_constant(gp.kernel, domain, input_dim=gp.input_dim, kind=kind)
@@ -297,9 +356,9 @@ def covariance_rate(
     generator: Random = None,
     seed: int | None = None,
 ) -> Rate:
-    """Measure how sup |k^(d) - k^(s)| over pairs of the points x falls with ell. The proposition states ell^-1/2.
+    """Measure how sup |k^(d) - k^(s)| over pairs of the points x falls with ell; Proposition 4 states ell^-1/2.
 
-    The line is fitted by least squares weighted with the errors' own standard errors over `num_bases` bases.
+    The line is fitted by least squares, weighted by the standard errors over `num_bases` bases.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -321,7 +380,7 @@ def covariance_rate(
 
 
 def _errors(gp, ell: int, x: ArrayLike, truth, kind: str, num_bases: int, generator) -> torch.Tensor:
-    """sup |k^(d) - truth| over pairs of x for each of several bases, `[num_bases]`."""
+    """Compute sup |k^(d) - truth| over pairs of x for each of several bases, `[num_bases]`."""
     g = as_count(num_bases, "num_bases")
     if g < 2:
         raise ValueError(f"num_bases: expected at least 2, for a standard error, got {g}")
@@ -338,18 +397,18 @@ def _standard_error(errors: torch.Tensor) -> float:
     return float(errors.std()) / math.sqrt(len(errors))
 
 
-# prop:wasserstein_bound: the error of decoupled paths is the sparse posterior's, plus C1 times the prior's.
+# Proposition 3: the error of decoupled paths is at most that of the sparse posterior, plus C1 times that of the prior.
 
 
 class PriorError(NamedTuple):
-    """An upper bound of W2 in the supremum norm between prior and approximate prior, and its Monte Carlo error."""
+    """An upper bound on W2 in the supremum norm between prior and approximate prior, and its Monte Carlo error."""
 
     value: float
     standard_error: float
 
 
 class WassersteinBound(NamedTuple):
-    """Both sides of `eqn:wasserstein_bound`: `measured` <= `bound` = `sparse_error` + C1 `prior_error`."""
+    """Both sides of Proposition 3, equation (14): `measured` <= `bound` = `sparse_error` + C1 `prior_error`."""
 
     measured: float
     bound: float
@@ -371,12 +430,21 @@ def prior_error(
     generator: Random = None,
     seed: int | None = None,
 ) -> PriorError:
-    """W2 in the supremum norm over the points x, between a model's prior and that of a basis: an upper bound.
+    """Bound W2 in the supremum norm between a model's prior and that of a basis from above.
 
-    Every coupling of the two gives an upper bound of W2. This one is explicit: f = R zeta and f^(w) = Q zeta with the
-    same zeta, where R and Q are the roots that are optimal for the l2 norm (`metrics.gaussian_coupling`). E max_x |f -
-    f^(w)|^2 is estimated by a mean over draws of zeta. The supremum is over the given points, so pass a mesh of the
-    domain. For several bases, squares are averaged.
+    Every coupling of the two priors gives an upper bound on W2. This one is explicit: f = R zeta and f^(w) = Q zeta
+    with the same zeta, where R and Q are the roots that are optimal for the l2 norm (`metrics.gaussian_coupling`). The
+    bound is the root of E max_x |f - f^(w)|^2, which is estimated by a mean over draws of zeta. The maximum is over the
+    points x, so pass a mesh of the domain. For several bases, the squares are averaged.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.bounds import prior_error
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+    >>> x = torch.linspace(0, 1, 33)[:, None]
+    >>> few, many = (matheron.draw(gp, 1, features="cosine", num_features=ell, seed=0) for ell in (16, 1024))
+    >>> prior_error(gp, many, x, seed=0).value < prior_error(gp, few, x, seed=0).value
+    True
     """
     gp, s = one_output(model), as_count(num_draws, "num_draws")
     generator = as_generator(generator, seed)
@@ -405,15 +473,28 @@ def wasserstein_bound(
     generator: Random = None,
     seed: int | None = None,
 ) -> WassersteinBound:
-    """Measure both sides of `eqn:wasserstein_bound` on the box `domain`, over points x spread evenly in it.
+    """Measure both sides of Proposition 3, equation (14), on the box `domain`.
 
-    Norms in L2 are means over x times the box's volume. C1 is the paper's, with diam(X)^d for the volume.
+    Squared norms in L2 are means over x times the box's volume. C1 is the paper's, with diam(X)^d in place of the
+    volume.
 
     Args:
         model: an exact or sparse model of one output, with a stationary kernel.
         basis: the prior's features, or paths that have them.
-        exact: the exact model f | y that a sparse one approximates; None measures decoupled paths against the model
-            itself, and `sparse_error` is zero.
+        x: points `[n, d]` that are spread evenly over the box.
+        domain: the box, (lower, upper).
+        exact: the exact model f | y that a sparse one approximates. By default it is the model itself, and
+            `sparse_error` is zero.
+        num_draws: number of draws for the Monte Carlo estimate of the prior's error.
+        generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.bounds import wasserstein_bound
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+    >>> paths = matheron.draw(gp, 1, features="cosine", seed=0)
+    >>> wasserstein_bound(gp, paths, torch.linspace(0, 1, 33)[:, None], (0.0, 1.0), seed=0).holds
+    True
     """
     gp = one_output(model)
     scale = float(box_sides(domain, gp.input_dim).prod()) / len(as_array(x))

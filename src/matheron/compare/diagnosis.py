@@ -1,4 +1,4 @@
-"""Diagnosis: compare drawn paths with the exact posterior, and advise settings where they are not good enough."""
+"""The diagnosis of a draw: paths are compared with the exact posterior, and better settings are recommended."""
 
 from __future__ import annotations
 
@@ -41,8 +41,14 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Law:
-    """Distance of a law from the posterior: W2, the root mean square difference of the means, and the relative
-    Frobenius error of the covariance. It also has the effective rank (tr C)^2 / tr C^2 of the law's own covariance."""
+    """How far a law is from the posterior.
+
+    Attributes:
+        w2: the 2-Wasserstein distance.
+        mean_error: the root mean square difference of the means.
+        covariance_error: the relative error of the covariance, in the Frobenius norm.
+        effective_rank: (tr C)^2 / tr C^2 of the law's covariance C.
+    """
 
     w2: float
     mean_error: float
@@ -52,23 +58,31 @@ class Law:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `diagnose`. Printing it shows a table."""
+    """The result of `diagnose`, which prints as a table.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+    >>> found = matheron.diagnose(matheron.draw(gp, 64, seed=0), gp, torch.linspace(0, 1, 50)[:, None])
+    >>> isinstance(found, matheron.Diagnosis), found.advice.startswith("Good enough")
+    (True, True)
+    """
 
     paths: Law  # the empirical law of these paths
-    floor: Law  # the empirical law of as many exact draws: no sampler is expected to do better
-    # The law that all of the paths' bases imply, of infinitely many paths; None where it has no closed form.
+    floor: Law  # the empirical law of the same number of exact draws: no sampler is expected to be closer
+    # The law of infinitely many paths with these bases; None if it has no closed form.
     basis: Law | None
-    kernel_error: KernelError | None  # of the prior that the basis implies
-    spread: float  # the posterior's own size in W2's units, sqrt(tr C)
-    effective_rank: float  # of the posterior
+    kernel_error: KernelError | None  # the error of the prior's covariance with these bases
+    spread: float  # sqrt(tr C) of the posterior, which has the units of W2
+    effective_rank: float  # that of the posterior
     num_paths: int
     num_values: int
     num_features: int
     num_bases: int
     advice: str
-    one_basis: Law | None = None  # the law that one of the bases implies: the median of some
-    settings: Settings = field(default_factory=Settings)  # of `draw`, where there is advice
-    features: str = ""  # what the prior's basis is, and for a lattice its error
+    one_basis: Law | None = None  # the law of paths that share one basis; of several bases, the median
+    settings: Settings = field(default_factory=Settings)  # recommended arguments for `draw`; empty if good enough
+    features: str = ""  # describes the prior's basis, and for a lattice its error
 
     def __rich__(self) -> Group:
         table = Table(title=f"{self.num_paths} paths at {self.num_values} values, against the posterior")
@@ -94,14 +108,14 @@ class Diagnosis:
         return Group(table, floor, f"Prior: {self.features}.", self.advice)
 
     def plot(self, *, axes: Axes | None = None) -> Axes:
-        """The distances as bars: `matheron.plots.plot_diagnosis`. Returns the axes."""
+        """Plot the distances as bars with `matheron.plots.plot_diagnosis`, and return the axes."""
         from ..plots import plot_diagnosis
 
         return plot_diagnosis(self, axes=axes)
 
     def __str__(self) -> str:
         text = io.StringIO()
-        # Not Jupyter's console, which displays what it prints and writes nothing to the file.
+        # force_jupyter=False, because rich's console for Jupyter displays its output and writes nothing to the file.
         Console(file=text, width=100, color_system=None, force_jupyter=False).print(self)
         return text.getvalue().rstrip()
 
@@ -111,18 +125,18 @@ class Diagnosis:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-# diagnose(paths, model, x): is this draw good enough, in numbers.
+# diagnose(paths, model, x) decides whether a draw is good enough.
 
 
 @dataclass(frozen=True)
 class _GoodEnough:
-    """The largest W2, as a share of the posterior's own spread, that a good draw has.
+    """The largest W2 that a good draw may have, as a fraction of the posterior's spread sqrt(tr C).
 
     Attributes:
         of_one: bound for one basis, that is, for paths that share it.
         of_all: bound for all paths together.
-        margin: factor by which recommended settings must stay below the bounds, since other bases than those that were
-            tried may be worse.
+        margin: factor by which recommended settings must stay below the bounds, because the next random bases may be
+            worse than those that were tried.
     """
 
     of_one: float = 0.2
@@ -134,18 +148,23 @@ _GOOD = _GoodEnough()
 
 
 def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
-    """Compare drawn paths with the posterior they were drawn from, at points x `[n, d]`.
+    """Compare drawn paths with the posterior that they were drawn from, at points x `[n, d]`.
 
-    Four laws are compared with the exact posterior: the empirical law of these paths; the empirical law of as many
-    exact draws, which is the Monte Carlo error; and, in closed form, the laws implied by all bases of the paths
-    together and by one basis alone. The last two, relative to the posterior's own spread, decide whether a draw is
-    good enough. That depends on the features and not on the number of paths. Where a draw is not good enough,
-    `settings` has arguments for `draw` that were tried and are.
+    Four laws are compared with the exact posterior:
+
+    1. the empirical law of these paths;
+    2. the empirical law of the same number of exact draws, whose distance is Monte Carlo error;
+    3. the law of infinitely many paths with all bases of the draw, in closed form;
+    4. the same with one of the bases.
+
+    A draw is good enough if the last two are close, relative to the posterior's spread. This depends on the features,
+    and not on the number of paths. If a draw is not good enough, `settings` of the result are arguments for `draw` that
+    were tried and found good enough.
 
     Args:
-        paths: from `matheron.draw`, or a sampler of `matheron.samplers` that returns functions.
+        paths: paths from `matheron.draw`, or from a sampler of `matheron.samplers` that returns functions.
         model: the model that they were drawn from.
-        x: points of interest, at most some hundreds: the cost is cubic in their number.
+        x: points of interest. The cost is cubic in their number, so use at most some hundreds.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -158,14 +177,14 @@ def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
     gp, paths = describe(model), require_paths(paths)
     x = as_points(x, "x", input_dim=gp.input_dim, names=gp.input_names)
     if isinstance(gp, Batch):
-        raise TypeError("diagnose: expected one model, got a batch; diagnose each of describe(model).models")
+        raise TypeError("model: expected one model, got a batch; diagnose each of matheron.describe(model).models")
     if (paths.input_dim, paths.num_outputs) != (gp.input_dim, gp.num_outputs):
         raise ValueError(
             f"diagnose: expected paths of this model, {gp.num_outputs} outputs in {gp.input_dim} dimensions, got "
             f"{paths.num_outputs} in {paths.input_dim}"
         )
     if paths.num_paths < 2:
-        raise ValueError("diagnose: expected at least two paths, for a covariance; draw more")
+        raise ValueError("paths: expected at least two paths, because a covariance is estimated, got 1; draw more")
     count = len(x) * gp.num_outputs
     largest = 4096  # the comparison is cubic in their number
     if not 1 <= count <= largest:
@@ -194,7 +213,7 @@ def diagnose(paths: AbstractPaths, model: object, x: ArrayLike) -> Diagnosis:
 
 
 def _one_basis(paths: AbstractPaths, gp: GP, x: Tensor, exact: Moments) -> Law | None:
-    """The law of paths that share one basis: of up to three bases, the one with the median W2."""
+    """Return the law of paths that share one basis: of up to three bases, the one with the median W2."""
     some = sorted({i * paths.num_paths // 3 for i in range(3)})
     implied = [_implied(paths[i : i + 1], gp, x) for i in some]
     found = sorted((_law(law, exact) for law in implied if law is not None), key=lambda law: law.w2)
@@ -202,8 +221,10 @@ def _one_basis(paths: AbstractPaths, gp: GP, x: Tensor, exact: Moments) -> Law |
 
 
 def _without_rounding(of: Moments) -> Moments:
-    """The nearest positive semi-definite matrix. Without variance, entries of a covariance are rounding errors of
-    either sign."""
+    """Replace the covariance by the nearest positive semi-definite matrix.
+
+    Where the variance is zero, computed entries of a covariance are rounding errors of either sign.
+    """
     values, vectors = torch.linalg.eigh(of.covariance.reshape(of.mean.numel(), -1))
     return Moments(of.mean, ((vectors * values.clamp_min(0)) @ vectors.mT).reshape(of.covariance.shape))
 
@@ -226,7 +247,7 @@ def _effective_rank(C: Tensor) -> float:
 
 
 def _floor(mean: Tensor, C: Tensor, s: int, block: int = 4096) -> Moments:
-    """The empirical moments of s draws from N(mean, C), with a fixed seed so that a diagnosis can be repeated."""
+    """Return the empirical moments of s draws from N(mean, C), with a fixed seed: a diagnosis can be repeated."""
     values, vectors = torch.linalg.eigh(C)
     R = vectors * values.clamp_min(0).sqrt()
     generator = torch.Generator().manual_seed(s)
@@ -238,7 +259,7 @@ def _floor(mean: Tensor, C: Tensor, s: int, block: int = 4096) -> Moments:
 
 
 def _implied(paths: AbstractPaths, gp: GP, x: Tensor) -> Moments | None:
-    """The law of infinitely many paths with these bases, where it has a closed form."""
+    """Return the law of infinitely many paths with these bases; None if it has no closed form."""
     if isinstance(paths, OutputPaths):
         parts = [_implied(p, g, x) for p, g in zip(paths.functions, gp.models, strict=True)]
         return None if any(part is None for part in parts) else side_by_side([p for p in parts if p is not None])
@@ -246,17 +267,17 @@ def _implied(paths: AbstractPaths, gp: GP, x: Tensor) -> Moments | None:
         whole = _implied(paths.functions[0], gp.model, x)
         return None if whole is None else select(whole, gp.outputs)
     if isinstance(paths, EnsemblePaths) or isinstance(gp, Ensemble):
-        return None  # the member of each path is random too
+        return None  # each path belongs to a random member
     centres = gp.num_data if isinstance(gp, ExactGP) else gp.num_inducing
     if isinstance(paths, LinearModelPaths):
         return weight_space_moments(gp, paths, x) if paths.update.num_centres == 0 else None
     assert isinstance(paths, PriorPlusUpdate)
-    whole = paths.update.num_centres == centres  # else: given more data since
+    whole = paths.update.num_centres == centres  # if not, the paths were given more data later
     return decoupled_moments(gp, paths, x) if whole and paths.prior.kept is None else None
 
 
 def _kernel_error(members: list[PriorPlusUpdate], gp: GP, x: Tensor) -> KernelError | None:
-    """Over all outputs; None for an ensemble, whose members have a kernel each."""
+    """Return the kernel's error over all outputs; None for an ensemble, whose members have different kernels."""
     models = leaves(gp)
     if isinstance(gp, Ensemble) or len(models) != len(members):
         return None
@@ -272,7 +293,7 @@ def _members(paths: AbstractPaths) -> list[PriorPlusUpdate]:
 
 
 def _in_closed_form(paths: AbstractPaths, gp: GP) -> tuple[AbstractPaths, GP]:
-    """Both without an output transform that is not affine: then they are compared in the model's own space."""
+    """Remove output transforms that are not affine, so that laws are compared before the transform."""
     if not isinstance(gp, ExactGP | SparseGP) or gp.output_transform is None or gp.output_transform.affine:
         return paths, gp
     assert isinstance(paths, PriorPlusUpdate)
@@ -282,11 +303,11 @@ def _in_closed_form(paths: AbstractPaths, gp: GP) -> tuple[AbstractPaths, GP]:
 def _advice(
     found: Diagnosis, members: list[PriorPlusUpdate], gp: GP, x: Tensor, exact: Moments
 ) -> tuple[str, Settings]:
-    """One line: what to do next. Settings are tried out on the model before they are recommended."""
+    """Return advice as text, and settings for `draw` that were tried out on the model."""
     if found.basis is None or found.one_basis is None:
         if found.paths.w2 <= 1.2 * found.floor.w2:
             return "Good enough: these paths are as close to the posterior as exact draws.", {}
-        return "Another draw: the law of these paths has no closed form, and they are off.", {}
+        return "Draw again: these paths are farther from the posterior than exact draws are.", {}
     one, every = (law.w2 / found.spread if found.spread else 0.0 for law in (found.one_basis, found.basis))
     if one <= _GOOD.of_one and every <= _GOOD.of_all:
         errors = f"within {one:.2g} of a standard deviation for one basis, {every:.2g} for all paths together"
@@ -302,7 +323,7 @@ def _advice(
         given, n = since[0].prior.drawn_given, since[0].update.num_data
         words = (
             f"Draw again: the basis was chosen given {given} of these {n} observations, and has too few functions for "
-            "the rest. A loop that keeps its functions calls paths.refreshed(keep=points, where=x) before "
+            "the others. In a loop that keeps its functions, call paths.refreshed(keep=points, where=x) before "
             "paths.condition_on(x, ...). Draw with "
         )
     if not settings and not weight_space and _fits_a_lattice(gp, len(prior.origin)):
@@ -311,18 +332,18 @@ def _advice(
         settings = _advised_features(gp, x, exact, found.spread, s, prior.num_features, prior.num_bases)
         words = "Other settings: draw with " if settings else _NOTHING
     if weight_space:
-        words = "Another sampler: this one holds the data in weight space; use matheron.draw, with "
+        words = "Another sampler: this one represents the data in weight space; use matheron.draw with "
     return words + ", ".join(f"{name}={value!r}" for name, value in settings.items()) + ".", settings
 
 
-_NOTHING = "More of everything: not even 64 times as many features, chosen by leverage, are enough for so few paths"
+_NOTHING = "No settings were found: even 64 times as many leverage features are not enough; draw more paths"
 
 
 def _advised_lattice(gp: GP, x: Tensor, exact: Moments, spread: float, s: int, lattice: bool) -> tuple[str, Settings]:
-    """A lattice that is good enough for s paths, with the reason; empty settings if there is none."""
+    """Return settings of a lattice that is good enough for s paths, with the reason; empty if there is none."""
     box = (x.amin(0).tolist(), x.amax(0).tolist())
     if not lattice:
-        tried, words = [Settings(domain=box)], "Other features: a lattice errs far less; draw with "
+        tried, words = [Settings(domain=box)], "Other features: a lattice has far smaller errors; draw with "
     else:
         tried = [Settings(features="lattice", domain=box, tolerance=t) for t in (1e-3, 1e-4, 1e-6)]
         words = "More modes: draw with "
@@ -342,7 +363,7 @@ def _advised_lattice(gp: GP, x: Tensor, exact: Moments, spread: float, s: int, l
 def _advised_features(
     gp: GP, x: Tensor, exact: Moments, spread: float, s: int, num_features: int, num_bases: int
 ) -> Settings:
-    """The number of features by leverage, and of bases, that is good enough for s paths; empty if none was found."""
+    """Return numbers of leverage features and of bases that are good enough for s paths; empty if none was found."""
     for factor in (1, 4, 16, 64):
         count = factor * num_features
         error = _GOOD.margin * _error_of_one(gp, x, exact, count) / spread
@@ -360,7 +381,7 @@ def _fits_a_lattice(gp: GP, d: int) -> bool:
 
 
 def _error_of_one(gp: GP, x: Tensor, exact: Moments, num_features: int) -> float:
-    """The largest W2 of three bases by leverage; infinite where they cannot be drawn."""
+    """Return the largest W2 of three bases of leverage features; infinity if they cannot be drawn."""
     try:
         drawn = draw(gp, 3, paths_per_basis=1, seed=0, features="leverage", num_features=num_features)
     except (ValueError, TypeError):

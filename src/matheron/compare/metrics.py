@@ -1,4 +1,4 @@
-"""Distances between laws, and the moments of draws."""
+"""Distances between laws, and the empirical moments of draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .samplers import Moments, ValueDraws, feature_covariance
 
 
 def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, cov2: ArrayLike) -> float:
-    """The 2-Wasserstein distance between N(mean1, cov1) and N(mean2, cov2).
+    """Compute the 2-Wasserstein distance between N(mean1, cov1) and N(mean2, cov2), equation (46).
 
         W2^2  =  |m1 - m2|^2 + min_O ||R - Q O||_F^2,      R R^T = cov1,  Q Q^T = cov2,  O orthogonal
 
@@ -30,8 +30,8 @@ def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, co
     Here the terms are squares and cannot cancel. Covariances may be singular.
 
     Args:
-        mean1, mean2: `[p]`, or `[n, t]`.
-        cov1, cov2: `[p, p]`, or `[n, t, n, t]`.
+        mean1, mean2: means `[p]`, or `[n, t]`.
+        cov1, cov2: covariances `[p, p]`, or `[n, t, n, t]`.
 
     >>> from matheron.compare.metrics import gaussian_wasserstein
     >>> gaussian_wasserstein([0.0], [[1.0]], [3.0], [[25.0]])
@@ -46,9 +46,15 @@ def gaussian_wasserstein(mean1: ArrayLike, cov1: ArrayLike, mean2: ArrayLike, co
 
 
 def gaussian_coupling(cov1: ArrayLike, cov2: ArrayLike) -> tuple[Tensor, Tensor]:
-    """Roots R and Q of two covariances such that R zeta and Q zeta, of the same zeta, are as close as can be in l2.
+    """Return roots R and Q of two covariances such that R zeta and Q zeta are an optimal coupling in l2.
 
-    It is the optimal coupling: E |R zeta - Q zeta|^2 is W2^2 of the two.
+    With the same standard normal zeta, E |R zeta - Q zeta|^2 is the squared 2-Wasserstein distance of N(0, cov1) and
+    N(0, cov2).
+
+    >>> from matheron.compare.metrics import gaussian_coupling
+    >>> R, Q = gaussian_coupling([[1.0]], [[25.0]])
+    >>> float((R - Q).square())
+    16.0
     """
     return _coupled_roots(cov1, cov2, math.isqrt(as_tensor(cov1, "cov1").numel()))
 
@@ -60,10 +66,11 @@ def _coupled_roots(cov1: ArrayLike, cov2: ArrayLike, p: int) -> tuple[Tensor, Te
 
 
 def _orthogonal_factor(A: Tensor) -> Tensor:
-    """The orthogonal O that is nearest to A `[p, p]`: A = O H with H symmetric and positive semi-definite.
+    """Return the orthogonal factor O of the polar decomposition A = O H, with H symmetric positive semi-definite.
 
-    On a GPU singular vectors take 90 ms where p = 1024; Halley's iteration with dynamic weights (Nakatsukasa, Bai and
-    Gygi, 2010), of products and factorizations alone, takes 25. On a CPU it takes longer than they do.
+    On a GPU, Halley's iteration with dynamic weights (Nakatsukasa, Bai and Gygi, 2010) needs only products and
+    factorisations. For p = 1024 it takes 25 ms, and a singular value decomposition 90 ms. On a CPU the latter is
+    faster.
     """
     factor = None if A.device.type == "cpu" else _by_iteration(A)
     if factor is None:
@@ -73,7 +80,7 @@ def _orthogonal_factor(A: Tensor) -> Tensor:
 
 
 def _by_iteration(A: Tensor, rounding: float = 1e-10) -> Tensor | None:
-    """The orthogonal factor O; None where the iteration does not find it, for example for zeros."""
+    """Return the orthogonal factor O; None if the iteration does not converge, for example for a zero matrix."""
     one, X = torch.eye(len(A), dtype=A.dtype, device=A.device), A
     # for a singular matrix the first pass leaves singular values below `low`, and rounding errors in their place
     for _ in range(2):
@@ -96,7 +103,7 @@ def _halley(X: Tensor) -> Tensor:
         a = math.sqrt(1 + d) + math.sqrt(8 - 4 * d + 8 * (2 - square) / (square * math.sqrt(1 + d))) / 2
         b = (a - 1) ** 2 / 4
         c = a + b - 1
-        if c > 100:  # by QR, since normal equations would lose small singular values
+        if c > 100:  # use QR here, because normal equations would lose small singular values
             V = torch.linalg.qr(torch.cat([math.sqrt(c) * X, one])).Q
             inverse = V[:p] @ V[p:].mT / math.sqrt(c)
         else:
@@ -108,7 +115,7 @@ def _halley(X: Tensor) -> Tensor:
 
 
 def _root(cov: ArrayLike, p: int, name: str) -> Tensor:
-    """A root R with R R^T = cov, after checks: the Cholesky factor, or the symmetric root if cov is singular."""
+    """Check a covariance and return R with R R^T = cov: the Cholesky factor, or the symmetric root if singular."""
     C = as_tensor(cov, name).double()
     if C.numel() != p * p:
         raise ValueError(f"{name}: expected a covariance of {p} numbers, [{p}, {p}], got shape {list(C.shape)}")
@@ -120,16 +127,16 @@ def _root(cov: ArrayLike, p: int, name: str) -> Tensor:
     if not failed:
         return L
     values, vectors = torch.linalg.eigh(C)
-    if float(values[0]) < -max(1e-12, 1e-8 * float(values[-1])):  # below what rounding leaves
+    if float(values[0]) < -max(1e-12, 1e-8 * float(values[-1])):  # more negative than rounding errors
         raise ValueError(f"{name}: expected a covariance, got a smallest eigenvalue of {float(values[0]):.3g}")
     return (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
 
 
 class EmpiricalMoments:
-    """The mean and covariance of draws that come a block at a time and are not kept.
+    """The mean and covariance of draws that arrive in blocks, which are not kept.
 
-    Blocks are centred on their own mean and merged in float64 (Chan, Golub and LeVeque). So neither a large number of
-    draws nor a large mean loses digits. Memory holds a block and one `[p, p]` matrix.
+    Blocks are centred on their own mean and merged in float64 (Chan, Golub and LeVeque, 1983), so that neither many
+    draws nor a large mean lose digits. Memory holds one block and one `[p, p]` matrix.
 
     >>> import torch
     >>> from matheron.compare.metrics import EmpiricalMoments
@@ -145,7 +152,7 @@ class EmpiricalMoments:
         self._shape: tuple[int, ...] = ()
 
     def add(self, block: ArrayLike) -> None:
-        """Count draws `[b, n]`, or `[b, n, t]`."""
+        """Add a block of draws, `[b, n]` or `[b, n, t]`."""
         block = as_tensor(block, "block").detach()
         shape = tuple(block.shape[1:])
         if self.count == 0:
@@ -171,17 +178,19 @@ class EmpiricalMoments:
     def moments(self) -> Moments:
         """The sample mean and the unbiased sample covariance."""
         if self.count < 2:
-            raise ValueError(f"expected at least two draws, got {self.count}")
+            raise ValueError(f"moments: expected at least two draws, got {self.count}; add more")
         covariance = self._scatter / (self.count - 1)
         return Moments(self._mean.reshape(self._shape).clone(), covariance.reshape(*self._shape, *self._shape))
 
 
 def empirical_moments(draws: AbstractPaths | ValueDraws, x: ArrayLike, *, block_size: int = 1024) -> Moments:
-    """The sample mean and covariance at points x `[n, d]` of drawn paths, in one streaming pass.
+    """Compute the sample mean and covariance of drawn paths at points x `[n, d]`, block by block.
 
     Args:
-        draws: Paths, or what `matheron.samplers` return; for more draws than fit, feed an `EmpiricalMoments`.
-        block_size: how many draws are held at a time.
+        draws: paths, or the result of a sampler of `matheron.samplers`. For draws that do not fit in memory, use an
+            `EmpiricalMoments`.
+        x: points `[n, d]`.
+        block_size: the number of draws in memory at a time.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -197,23 +206,31 @@ def empirical_moments(draws: AbstractPaths | ValueDraws, x: ArrayLike, *, block_
 
 
 def blocks(draws: AbstractPaths | ValueDraws, x: ArrayLike, block_size: int = 1024) -> Iterator[Tensor]:
-    """Drawn paths at x, some at a time, `[b, n]`."""
+    """Yield the values of drawn paths at x in blocks `[b, n]`.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.metrics import blocks
+    >>> paths = matheron.draw_prior(kernels.RBF(), 100, input_dim=1)
+    >>> [block.shape for block in blocks(paths, [[0.0], [1.0]], block_size=60)]
+    [torch.Size([60, 2]), torch.Size([40, 2])]
+    """
     if isinstance(draws, ValueDraws):
         return draws.blocks(x, block_size)
     return (draws[i : i + block_size](x) for i in range(0, draws.num_paths, block_size))
 
 
 class KernelError(NamedTuple):
-    """How far k^(w) is from k over all pairs of some points: root mean square, and largest."""
+    """The difference of k^(w) and k over all pairs of some points: its root mean square, and the largest."""
 
     rms: float
     largest: float
 
 
 def kernel_error(basis: Features | PriorPlusUpdate, kernel: Kernel, x: ArrayLike) -> KernelError:
-    """The error of the covariance that features give the prior, over all pairs of points x `[n, d]`.
+    """Measure the error of the prior covariance that features give, over all pairs of points x `[n, d]`.
 
-    For several bases the error is that of their mean covariance, which is the covariance of all paths together.
+    For several bases, it is the error of their mean covariance, which is the covariance of all paths together.
 
     >>> import matheron, torch
     >>> from matheron import kernels
@@ -241,15 +258,16 @@ def sinkhorn(
     num_iterations: int = 2000,
     tolerance: float = 1e-5,
 ) -> float:
-    """The 2-Wasserstein distance between two sets of samples by Sinkhorn's algorithm, with POT.
+    """Estimate the 2-Wasserstein distance between two sets of samples by Sinkhorn's algorithm, with POT.
 
-        W2^2  ~  sum_ij P_ij |a_i - b_j|^2,     P the plan that is optimal with an entropy penalty
+        W2^2  ~  sum_ij P_ij |a_i - b_j|^2,     where P is the optimal plan with an entropy penalty
 
     Args:
-        a, b: samples `[s, p]` and `[r, p]`, or `[s]` and `[r]`; on a GPU if they are there.
-        regularization: weight of the entropy, as a share of the mean cost; smaller is nearer to W2, and slower.
-        debias: subtract the distance of each set to itself, so that equal sets are at zero (the Sinkhorn divergence).
-        num_iterations, tolerance: stopping rule; POT warns if the iterations end before the tolerance is reached.
+        a, b: samples `[s, p]` and `[r, p]`, or `[s]` and `[r]`. The computation runs on their device.
+        regularization: weight of the entropy relative to the mean cost. A smaller weight is closer to W2, and slower.
+        debias: whether to subtract the distance of each set to itself, so that equal sets have distance zero (the
+            Sinkhorn divergence).
+        num_iterations, tolerance: the stopping rule. POT warns if the iterations end before the tolerance is reached.
 
     >>> from matheron.compare.metrics import sinkhorn
     >>> round(sinkhorn([0.0, 1.0], [2.0, 3.0]), 3)

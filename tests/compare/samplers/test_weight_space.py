@@ -78,7 +78,7 @@ def test_paths_have_the_models_dtype():
 
 
 def test_more_data_is_refused():
-    with pytest.raises(TypeError, match="drawn anew"):
+    with pytest.raises(TypeError, match="weight-space paths cannot be conditioned"):
         weight_space(exact(), 2, num_features=16).condition_on(points(1), [0.0], noise=0.1)
 
 

@@ -1,8 +1,9 @@
-"""The paper's competitors, and the moments in closed form that all are measured against.
+"""The samplers that the paper compares with, and the closed-form moments that all samplers are measured against.
 
-Every sampler is called as `matheron.draw` is, `sampler(model, num_paths, ..., generator=...)`, and what it returns is
-called with points. Weight-space samplers return functions (`Paths`); location-scale sampling and LOVE return values
-only: each call draws anew."""
+Samplers have the signature of `matheron.draw`: `sampler(model, num_paths, ..., generator=...)`. Their results are
+called with points. Weight-space samplers return functions (`Paths`). Location-scale sampling and LOVE return objects
+that draw new values at each call.
+"""
 
 from .closed_form import Moments as Moments
 from .closed_form import Posterior as Posterior

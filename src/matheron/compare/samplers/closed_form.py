@@ -1,4 +1,4 @@
-"""Moments in closed form: the posterior's, which every sampler is measured against, and those that a basis implies."""
+"""Closed-form moments: those of the posterior, and those of paths with a given basis."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from .linear_model import design, shared_bases, wide_bases
 
 
 class Moments(NamedTuple):
-    """Mean `[n]` and covariance `[n, n]` at n points; `[n, t]` and `[n, t, n, t]` for t outputs. Always float64."""
+    """The mean `[n]` and covariance `[n, n]` at n points, or `[n, t]` and `[n, t, n, t]` for t outputs, in float64."""
 
     mean: Tensor
     covariance: Tensor
 
 
 def moments(model: object, x: ArrayLike | Observable | Sequence[Observable]) -> Moments:
-    """The posterior mean and covariance of a Gaussian process at points x `[n, d]`, or of functionals.
+    """Compute the posterior mean and covariance of a Gaussian process at points x `[n, d]`, or of functionals.
 
-    Functionals are those of `matheron.observe`, such as `observe.gradient(x)`, one or several. Those that name one
-    of several outputs have a mean `[n]` and a covariance `[n, n]`. The output transform must be affine.
+    Functionals are those of `matheron.observe`, such as `observe.gradient(x)`, one or several. Functionals of one among
+    several outputs have a mean `[n]` and a covariance `[n, n]`. The output transform must be affine.
 
-    Exact, `eqn:gp_posterior_moments`:
+    For an exact model, equation (1):
         m = K_*n (K_nn + sigma^2 I)^-1 y        C = K_** - K_*n (K_nn + sigma^2 I)^-1 K_n*
-    Sparse, `eqn:svgp_posterior_moments`:
+    For a sparse model, equation (4):
         m = K_*m K_mm^-1 mu_u                   C = K_** + K_*m K_mm^-1 (Sigma_u - K_mm) K_mm^-1 K_m*
 
     Moments are computed and returned in float64 for data of any dtype, because a reference must be more precise than
-    what is compared with it. For an ensemble they are those of the mixture.
+    the values that are compared with it. For an ensemble, they are the moments of the mixture.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -67,9 +67,17 @@ def moments(model: object, x: ArrayLike | Observable | Sequence[Observable]) -> 
 
 
 class Posterior:
-    """The posterior of one model in its own space, before any transform. The factor is computed once for all points."""
+    """The posterior of one model before its transforms. The Cholesky factor is computed once for all points.
 
-    # Covariances between points and data that are in memory at once, where marginals are computed.
+    >>> import matheron, torch
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import Posterior
+    >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0)
+    >>> Posterior(gp).moments(torch.zeros(1, 1, dtype=torch.float64)).mean
+    tensor([1.], dtype=torch.float64)
+    """
+
+    # The largest number of covariances between points and data in memory when marginals are computed.
     block: ClassVar[dict[str, int]] = {"cpu": 1 << 22, "cuda": 1 << 26}
 
     def __init__(self, gp: ExactGP | SparseGP) -> None:
@@ -81,10 +89,10 @@ class Posterior:
             self.S = None if update.root is None else self._solved(update.root)  # [m, r]
 
     def _solved(self, B: Tensor) -> Tensor:
-        """L^-1 B `[m, n]`, by a matrix product if there are many columns on a GPU.
+        """Compute L^-1 B `[m, n]`; for many columns on a GPU, as a product with the inverse.
 
-        There a triangular solve with a million columns takes seconds for two rows, and for a thousand runs at a sixth
-        of a product's rate.
+        On a GPU, a triangular solve with a million columns takes seconds even for two rows, and for a thousand rows it
+        has a sixth of the throughput of a product.
         """
         if not (B.is_cuda and B.shape[1] > len(self.L)):
             return torch.linalg.solve_triangular(self.L, B, upper=False)
@@ -92,13 +100,13 @@ class Posterior:
 
     @cached_property
     def inverse(self) -> Tensor:
-        """L^-1."""
+        """The inverse of the Cholesky factor, L^-1."""
         one = torch.eye(len(self.L), dtype=self.L.dtype, device=self.L.device)
         return torch.linalg.solve_triangular(self.L, one, upper=False)
 
     @torch.no_grad()
     def moments(self, x: Tensor | Functionals) -> Moments:
-        """At points x `[n, d]` of the model's own space, or of functionals of its functions."""
+        """Compute the moments at points x `[n, d]` (after the input transform), or of functionals."""
         at = PriorAt(self.gp, x)
         A = self._solved(at.K_mx)  # L^-1 K_m*, [m, n]
         C = at.K_xx - A.mT @ A
@@ -110,9 +118,9 @@ class Posterior:
 
     @torch.no_grad()
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations at points `[M, d]` of the model's own space, a block at a time: both `[M]`.
+        """Compute means and standard deviations, both `[M]`, at points `[M, d]` after the input transform, by blocks.
 
-        Per point, m^2 / 2 multiply-adds of the solve (m^2 on a GPU) and m kernel values.
+        The cost per point is m kernel values and m^2 / 2 multiply-adds (m^2 on a GPU).
         """
         means, variances = [], []
         for block in x.split(max(1, self.block[x.device.type] // len(self.L))):
@@ -127,7 +135,7 @@ class Posterior:
 
 
 def outer(gp: ExactGP | SparseGP, of: Moments) -> Moments:
-    """Moments as a user sees them: after the output transform, which must be affine."""
+    """Transform moments by the output transform, which must be affine."""
     transform = gp.output_transform
     if transform is None:
         return of
@@ -141,7 +149,7 @@ def outer(gp: ExactGP | SparseGP, of: Moments) -> Moments:
 
 
 def _outer_of_functionals(gp: ExactGP | SparseGP, of: Moments, functionals: Functionals) -> Moments:
-    """The same of functionals: L(a f + b) = a L f + b L 1."""
+    """Transform the moments of functionals by the output transform: L(a f + b) = a L f + b L 1."""
     transform = gp.output_transform
     if transform is None:
         return of
@@ -157,7 +165,7 @@ def _outer_of_functionals(gp: ExactGP | SparseGP, of: Moments, functionals: Func
 
 
 def side_by_side(parts: list[Moments]) -> Moments:
-    """The moments of independent models, one per output or several: `[n, t]` and `[n, t, n, t]`."""
+    """Combine the moments of independent models of one or more outputs: `[n, t]` and `[n, t, n, t]`."""
     n = len(parts[0].mean)
     mean = torch.cat([part.mean.reshape(n, -1) for part in parts], dim=-1)  # [n, t]
     C = mean.new_zeros(n, mean.shape[1], n, mean.shape[1])
@@ -170,7 +178,7 @@ def side_by_side(parts: list[Moments]) -> Moments:
 
 
 def select(of: Moments, outputs: list[int]) -> Moments:
-    """The moments of some outputs."""
+    """Return the moments of some outputs."""
     n, t = len(of.mean), of.mean.numel() // len(of.mean)
     C = of.covariance.reshape(n, t, n, t)[:, outputs][..., outputs]
     shape = (n,) if len(outputs) == 1 else (n, len(outputs))
@@ -178,12 +186,12 @@ def select(of: Moments, outputs: list[int]) -> Moments:
 
 
 def selected(f: Tensor, outputs: list[int]) -> Tensor:
-    """Some of the outputs on the last axis; one alone has no axis."""
+    """Select outputs on the last axis; a single output has no axis."""
     return f[..., outputs[0]] if len(outputs) == 1 else f[..., outputs]
 
 
 def mixture(parts: list[Moments], weights: Tensor | None = None) -> Moments:
-    """The moments of a mixture: the means' mean, and the covariances' mean plus the means' covariance."""
+    """Return the moments of a mixture: the mean of means, and the mean of covariances plus the covariance of means."""
     shape = parts[0].covariance.shape
     means = torch.stack([part.mean.reshape(-1) for part in parts])  # [k, n]
     weights = means.new_full((len(parts),), 1 / len(parts)) if weights is None else weights.to(means)
@@ -196,7 +204,7 @@ def mixture(parts: list[Moments], weights: Tensor | None = None) -> Moments:
 
 
 def shaped(mean: Tensor, C: Tensor, t: int) -> Moments:
-    """Moments of the outputs in turn, `[n t]` and `[n t, n t]`, with an axis of their own for the outputs."""
+    """Reshape moments `[n t]` and `[n t, n t]`, so that outputs have their own axis."""
     if t == 1:
         return Moments(mean, C)
     n = len(mean) // t
@@ -204,20 +212,27 @@ def shaped(mean: Tensor, C: Tensor, t: int) -> Moments:
 
 
 def marginals(gp: ExactGP | SparseGP, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Posterior means and standard deviations at points `[M, d]`: both `[M]`, in the model's units.
+    """Compute posterior means and standard deviations at points `[M, d]`, both `[M]`, before the output transform.
 
-    An affine output transform keeps the order of values, and callers use that order alone.
+    Callers only use the order of values, which an affine output transform does not change.
+
+    >>> import matheron, torch
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import marginals
+    >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0)
+    >>> marginals(gp, torch.zeros(1, 1, dtype=torch.float64))
+    (tensor([1.], dtype=torch.float64), tensor([0.7071], dtype=torch.float64))
     """
     return Posterior(gp).marginals(inner_points(gp, x))
 
 
 def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
-    """The moments of decoupled paths, `eqn:decoupled_sample_path`, whose prior has these features.
+    """Compute the moments of decoupled paths, equation (13), whose prior has these features.
 
-        m = K_*m K_mm^-1 mu_u                            the posterior's own, whatever the basis
+        m = K_*m K_mm^-1 mu_u                            the exact posterior mean, for every basis
         C = J J^T + K_*m K_mm^-1 Sigma_u K_mm^-1 K_m*    with J = Phi_* - K_*m K_mm^-1 Phi_m
 
-    For an exact model K_mm is K_nn + sigma^2 I, and Sigma_u is sigma^2 I. If paths are given, each of their bases is
+    For an exact model, K_mm is K_nn + sigma^2 I and Sigma_u is sigma^2 I. If paths are given, each of their bases is
     weighted by the number of paths that use it.
 
     >>> import torch, matheron
@@ -247,8 +262,17 @@ def decoupled_moments(model: object, basis: Features | PriorPlusUpdate, x: Array
 
 
 def weight_space_moments(model: object, basis: Features | PriorPlusUpdate, x: ArrayLike) -> Moments:
-    """The moments at x of the weight-space posterior, `eqn:blm_posterior_moments`; for a sparse model, of
-    `eqn:matheron_gp_rff_sparse`. Over several bases they are those of the mixture.
+    """Compute the moments of a weight-space posterior at points x, equation (7), or (18) for a sparse model.
+
+    For several bases, they are the moments of the mixture.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import weight_space, weight_space_moments
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+    >>> paths = weight_space(gp, 8, num_features=64)
+    >>> weight_space_moments(gp, paths, [[0.5]]).covariance.shape
+    torch.Size([1, 1])
     """
     gp = single(describe(model))
     features, shares = shared_bases(basis, gp.centres.device)
@@ -260,7 +284,7 @@ def weight_space_moments(model: object, basis: Features | PriorPlusUpdate, x: Ar
 
 
 def _linear_model(phi: Features, at: PriorAt, update: Factored) -> Moments:
-    """The moments of one basis's posterior, by the smaller of the two systems where there is noise."""
+    """Compute the posterior moments for one basis; with noise, by the smaller of the two linear systems."""
     noise = update.noise
     Phi, Phi_x = design(phi, at.sites)[0], design(phi, at.x)[0]  # [m, t ell], [n, t ell]
     m, size = Phi.shape

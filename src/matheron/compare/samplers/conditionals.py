@@ -1,4 +1,4 @@
-"""The prior of a model at its centres and at some points, and the factor that conditions the second on the first."""
+"""The prior of a model at its centres and at other points, and the factorisation that conditions on the centres."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ from ...solvers.cholesky import safe_cholesky
 
 
 def single(gp: object) -> ExactGP | SparseGP:
-    """One model, exact or sparse."""
+    """Check that a model is one exact or sparse model, and return it.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import single
+    >>> single(matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0)).num_data
+    1
+    """
     if isinstance(gp, ExactGP | SparseGP):
         return gp
     raise TypeError(
@@ -37,14 +44,21 @@ def single(gp: object) -> ExactGP | SparseGP:
 
 
 def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
-    """Points `[n, d]` in the model's own space, in float64 on its device."""
+    """Return points `[n, d]` after the model's input transform, in float64 on its device.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import inner_points
+    >>> inner_points(matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0), [[0.5]])
+    tensor([[0.5000]], dtype=torch.float64)
+    """
     like = gp.centres.detach().double()
     x = as_points(x, "x", input_dim=gp.input_dim, like=like, names=gp.input_names).detach()
     return x if gp.input_transform is None else gp.input_transform.to(x.device, x.dtype)(x).detach()
 
 
 def inner_functionals(gp: ExactGP | SparseGP, x: Observable | Sequence[Observable]) -> Functionals:
-    """Functionals of a user's functions as those of the model's own, before the output transform, in float64."""
+    """Express functionals of a user's functions as functionals of the functions before the output transform."""
     check_observed(x, gp.input_dim)
     like = gp.centres.detach().double()
     transform = None if gp.input_transform is None else gp.input_transform.to(like.device, like.dtype)
@@ -60,10 +74,9 @@ def inner_functionals(gp: ExactGP | SparseGP, x: Observable | Sequence[Observabl
 
 
 class PriorAt:
-    """A model's centres (X, or Z) and some points x of its own space, or none, all in float64, and the prior there.
-    Functionals may be in place of points.
+    """A model's prior at its centres (X or Z) and at points x or functionals, which are optional, in float64.
 
-    A point with t outputs is t sites in `x`, for outputs 0 .. t - 1 in turn.
+    Points are those after the input transform. For t outputs, a point is t sites in `x`, for outputs 0 .. t - 1.
     """
 
     def __init__(self, gp: ExactGP | SparseGP, x: Tensor | Functionals | None = None) -> None:
@@ -86,8 +99,7 @@ class PriorAt:
 
 
 class Factored:
-    """The factorisation K = L L^T at the centres, with noise or jitter, and the values that an update must reach
-    there."""
+    """The factorisation K = L L^T at the centres, with noise or jitter, and the values that an update interpolates."""
 
     def __init__(self, gp: ExactGP | SparseGP, at: PriorAt) -> None:
         self.gp, self.mean = gp, at.mean_m
@@ -96,23 +108,23 @@ class Factored:
         K = covariance(at.kernel, at.sites)
         K.diagonal().add_(self.noise)
         self.L, jitter = safe_cholesky(K, "k(X, X) + noise")
-        self.noise = self.noise + jitter  # jitter that had to be added counts as noise, as in a path
+        self.noise = self.noise + jitter  # jitter that was added counts as noise, as for paths
 
     @property
     def target(self) -> Tensor:
-        """The mean of y, or of f(Z) under q(u), less the prior mean: `[m]`."""
+        """The mean of y, or of f(Z) under q(u), minus the prior mean, `[m]`."""
         if isinstance(self.gp, ExactGP):
             return self.gp.train_targets.detach().to(self.L) - self.mean
         return moments_of_q(self.gp, self.mean, self.L).mean.detach() - self.mean
 
     @property
     def root(self) -> Tensor | None:
-        """A root of the covariance of f(Z) under q(u), `[m, r]`; None for data, and for a q(u) that is a point."""
+        """A root of the covariance of f(Z) under q(u), `[m, r]`; None for an exact model, or if q(u) is a point."""
         if isinstance(self.gp, ExactGP) or self.gp.q_scale_tril is None:
             return None
         return moments_of_q(self.gp, self.mean, self.L).root.detach()
 
     def draws(self, s: int, generator: torch.Generator) -> Tensor:
-        """Draws of f(Z) from q(u), less the prior mean: `[s, m]`."""
+        """Draw f(Z) from q(u), minus the prior mean, `[s, m]`."""
         assert isinstance(self.gp, SparseGP)
         return draws_of_q(self.gp, s, self.mean, self.L, generator)[0].detach() - self.mean

@@ -1,4 +1,4 @@
-"""Samplers that return values and not functions: location-scale sampling, exact to rounding at cubic cost."""
+"""Samplers that return values instead of functions, such as location-scale sampling: exact, at cubic cost."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from ...solvers.cholesky import solved
 from .closed_form import Posterior, selected
 from .conditionals import Factored, PriorAt, inner_points, single
 
-# Draws values of the process at fixed points: count -> [count, n], or [count, n, t].
+# A function that draws values of the process at fixed points: count -> [count, n], or [count, n, t].
 DrawValues = Callable[[int], Tensor]
 
 
 class ValueDraws(ABC):
-    """Draws of the values of a Gaussian process at points that must all be given in one call.
+    """Draws of the values of a Gaussian process at points, all of which must be given in one call.
 
-    It is called as Paths are, `[n, d] -> [s, n]` or `[s, n, d] -> [s, n]`, with a trailing `[t]` for several outputs.
-    These are not functions: a second call draws new values, independent of the first.
+    It is called as `Paths` are, `[n, d] -> [s, n]` or `[s, n, d] -> [s, n]`, with a trailing `[t]` for several outputs.
+    It does not represent functions: a second call draws new values, independent of the first.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import ValueDraws, location_scale
+    >>> draws = location_scale(matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0), 4)
+    >>> isinstance(draws, ValueDraws), bool((draws([[0.0]]) == draws([[0.0]])).any())
+    (True, False)
     """
 
     def __init__(self, num_paths: int, generator: torch.Generator) -> None:
@@ -32,10 +39,10 @@ class ValueDraws(ABC):
 
     @abstractmethod
     def at(self, x: ArrayLike) -> DrawValues:
-        """Do the work that points x `[n, d]` need once, and return a function that draws values there."""
+        """Factorise the covariance at points x `[n, d]` once, and return a function that draws values there."""
 
     def __call__(self, x: ArrayLike) -> Tensor:
-        """Values at x, by the shape rule."""
+        """Draw values at points x: `[n, d] -> [s, n]`, or `[s, n, d] -> [s, n]` with points for each draw."""
         x = as_array(x)
         if x.ndim != 3:
             return self.at(x)(self.num_paths)
@@ -54,13 +61,13 @@ class ValueDraws(ABC):
 def location_scale(
     model: object, num_paths: int, *, generator: Random = None, seed: int | None = None
 ) -> LocationScale:
-    """Draw values of a posterior by `eqn:sampler_nonparametric_affine`.
+    """Draw values of a posterior by location-scale sampling, equation (2).
 
         f_* | y  =  m_{*|n} + K_{**|n}^1/2 zeta,      zeta ~ N(0, I)
 
     Args:
-        model: an exact or sparse model, or several as outputs of one.
-        num_paths: how many draws.
+        model: an exact or sparse model, or several models as outputs.
+        num_paths: the number of draws.
         generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
 
     >>> import torch, matheron
@@ -74,13 +81,13 @@ def location_scale(
 
 
 class LocationScale(ValueDraws):
-    """Location-scale draws of one model, of independent ones side by side, or of some outputs of one."""
+    """Location-scale draws of one model, of several independent models, or of some outputs of a model."""
 
     def __init__(self, gp: GP, num_paths: int, generator: torch.Generator) -> None:
         super().__init__(num_paths, generator)
         self.gp = gp
         for member in gp.models if isinstance(gp, Outputs) else [gp]:
-            # raises early for models that it cannot sample
+            # raises an error early for models that cannot be sampled
             single(member.model if isinstance(member, SelectedOutputs) else member)
 
     def at(self, x: ArrayLike) -> DrawValues:
@@ -100,7 +107,7 @@ class LocationScale(ValueDraws):
         return in_user_units(gp, joint_draws(Posterior(gp), inner, self.generator))
 
     def _of_u(self, gp: SparseGP, x: Tensor) -> DrawValues:
-        """For a q(u) known by its draws alone: u, then f given u, which is Gaussian."""
+        """Draw u, then f given u, which is Gaussian, for a q(u) that is only known by its draws."""
         with torch.no_grad():
             at = PriorAt(gp, x)
             update = Factored(gp, at)
@@ -115,19 +122,28 @@ class LocationScale(ValueDraws):
 
 
 def joint_draws(posterior: Posterior, x: Tensor, generator: torch.Generator) -> DrawValues:
-    """Draws of values `[count, n t]` at points `[n, d]` of the model's own space."""
+    """Return a function that draws joint values `[count, n t]` at points `[n, d]` after the input transform.
+
+    >>> import matheron, torch
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import Posterior, joint_draws
+    >>> posterior = Posterior(matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0))
+    >>> x = torch.rand(5, 1, dtype=torch.float64)
+    >>> joint_draws(posterior, x, torch.Generator().manual_seed(0))(3).shape
+    torch.Size([3, 5])
+    """
     mean, C = posterior.moments(x)
     mean = mean.reshape(-1)
     return gaussian_draws(mean, root(C.reshape(len(mean), -1)), generator)
 
 
 def gaussian_draws(mean: Tensor, R: Tensor, generator: torch.Generator) -> DrawValues:
-    """Draws from N(mean, R R^T), of a mean `[n]` and a root `[n, r]`."""
+    """Return a function that draws from N(mean, R R^T), with mean `[n]` and root R `[n, r]`."""
     return lambda count: mean + normals((count, R.shape[1]), generator).to(R) @ R.mT
 
 
 def in_user_units(gp: ExactGP | SparseGP, draw: DrawValues) -> DrawValues:
-    """Draws `[count, n t]` in the model's own space, through its output transform and in its dtype."""
+    """Apply the output transform to draws `[count, n t]`, and return them in the model's dtype."""
 
     def transformed(count: int) -> Tensor:
         f = draw(count).unflatten(1, (-1, gp.num_outputs))  # [count, n, t]
@@ -139,8 +155,10 @@ def in_user_units(gp: ExactGP | SparseGP, draw: DrawValues) -> DrawValues:
 
 
 def root(C: Tensor) -> Tensor:
-    """A root R with R R^T = C `[n, n]` without jitter: the Cholesky factor, or one from eigenvectors if C is singular
-    to rounding."""
+    """Return R with R R^T = C `[n, n]`, without jitter.
+
+    It is the Cholesky factor, or a root from eigenvectors if C is numerically singular.
+    """
     L, failed = torch.linalg.cholesky_ex(C)
     if not bool(failed):
         return L

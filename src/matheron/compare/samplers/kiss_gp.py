@@ -20,7 +20,7 @@ from ...kernels import Kernel
 def fast_posterior(
     kernel: Kernel, X: Tensor, y: Tensor, noise: Tensor, x: Tensor, axes: list[Tensor], num_iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """The posterior's mean `[n]` at x and a root `[n, r]` of its covariance, by `fast_pred_samples`."""
+    """Compute the posterior mean `[n]` at x and a root `[n, r]` of the covariance by `fast_pred_samples`."""
     likelihood = FixedNoiseGaussianLikelihood(noise.clamp_min(1e-12))
     model = _Model(X, y, likelihood, _GridKernel(kernel, axes)).to(X).eval()
     likelihood.eval()
@@ -32,11 +32,11 @@ def fast_posterior(
         gpytorch.settings.max_cholesky_size(1),  # use Lanczos for every size, as LOVE does
         gpytorch.settings.max_root_decomposition_size(num_iterations),
         gpytorch.settings.max_cg_iterations(num_iterations),
-        # not used: the size above is the limit
+        # this setting has no effect, because the size above is the limit
         gpytorch.settings.max_lanczos_quadrature_iterations(min(num_iterations, 20)),
         gpytorch.settings.eval_cg_tolerance(1e-6),
     ):
-        # warnings that iterations end before the tolerance is met: a fixed number was requested
+        # GPyTorch warns that iterations end before the tolerance is met, but a fixed number is intended
         warnings.simplefilter("ignore")
         posterior: Any = model(x)
         return posterior.mean, posterior.lazy_covariance_matrix.root.to_dense()
@@ -54,7 +54,7 @@ class _Model(gpytorch.models.ExactGP):
 
 
 class _GridKernel(GridInterpolationKernel):
-    """Interpolation on given axes; GPyTorch would multiply one-dimensional covariances on them."""
+    """Interpolation on a grid with given axes, with the kernel's covariance instead of one-dimensional products."""
 
     def __init__(self, kernel: Kernel, axes: list[Tensor]) -> None:
         bounds: Any = tuple((float(a[0]), float(a[-1])) for a in axes)  # one pair per axis; GPyTorch declares one
@@ -67,7 +67,7 @@ class _GridKernel(GridInterpolationKernel):
 
 
 def grid_column(kernel: Kernel, axes: list[Tensor]) -> Tensor:
-    """k(g_i - g_0) on a regular grid, `[q_1, .., q_d]`."""
+    """Compute k(g_i - g_0) on a regular grid, `[q_1, .., q_d]`."""
     grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, len(axes))  # [m, d]
     with torch.no_grad():
         column = kernel.forward(grid, grid[:1])[:, 0]
@@ -75,17 +75,17 @@ def grid_column(kernel: Kernel, axes: list[Tensor]) -> Tensor:
             mirrored = grid.clone()
             mirrored[:, i] = 2 * grid[0, i] - grid[:, i]
             if not torch.allclose(kernel.forward(mirrored, grid[:1])[:, 0], column, atol=1e-10):
-                raise ValueError("love: expected a kernel that is even in every coordinate")
+                raise ValueError("model: expected a kernel that is even in every coordinate, for LOVE on a grid")
     return column.reshape([len(a) for a in axes])
 
 
 class BlockToeplitz(LinearOperator):
-    """k(g_i - g_j) between the points of a regular grid, given k(g_i - g_0) on it, `[q_1, .., q_d]`.
+    """The matrix k(g_i - g_j) of a regular grid's points, given k(g_i - g_0), `[q_1, .., q_d]`.
 
-    A product with it is a convolution: by FFT of the covariance laid around a torus of twice the size.
+    A product with the matrix is a convolution, computed by FFT on a torus of twice the grid's size.
     """
 
-    together = 1 << 27  # numbers on tori that are transformed at once, 1 GiB of float64
+    together = 1 << 27  # the largest number of values on tori that are transformed together, 1 GiB in float64
 
     def __init__(self, column: Tensor) -> None:
         super().__init__(column)
@@ -101,7 +101,7 @@ class BlockToeplitz(LinearOperator):
         V = rhs.reshape(len(rhs), -1).mT.reshape(-1, *sizes)  # [r, q_1, .., q_d]
         dims, twice = list(range(1, V.ndim)), [2 * q for q in sizes]
         inside = (slice(None), *(slice(0, q) for q in sizes))
-        parts = [  # a torus has 2^d times as many points as the grid: few of them at a time
+        parts = [  # in blocks, because a torus has 2^d times as many points as the grid
             torch.fft.irfftn(torch.fft.rfftn(some, s=twice, dim=dims) * self.spectrum, s=twice, dim=dims)[inside]
             for some in V.split(max(1, self.together // math.prod(twice)))
         ]

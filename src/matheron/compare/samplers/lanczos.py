@@ -1,9 +1,9 @@
-"""LOVE (Pleiss et al., 2018): sampling with Lanczos and kernel interpolation, through GPyTorch's KISS-GP.
+"""LOVE (Pleiss et al., 2018): sampling with Lanczos iterations and kernel interpolation, through GPyTorch's KISS-GP.
 
-As in the paper's appendix the training locations form a regular grid, on which the interpolation grid is laid, so that
-the data are represented exactly; what lies between is interpolated. GPyTorch multiplies one-dimensional covariances on
-its grid, which for kernels other than RBF is another prior in two dimensions and more. Here the grid has the kernel's
-own covariance, a Toeplitz matrix of Toeplitz blocks, so that the comparison is of samplers alone.
+As in the paper's appendix, the training locations form a regular grid, and the interpolation grid contains them. The
+data are then represented exactly, and only values between grid points are interpolated. GPyTorch multiplies
+one-dimensional covariances on its grid, which is another prior in several dimensions, except for RBF. Here the grid has
+the kernel's own covariance, a Toeplitz matrix of Toeplitz blocks, so that only the samplers differ.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def love(
     generator: Random = None,
     seed: int | None = None,
 ) -> Love:
-    """Draw values of a posterior by LOVE, `fast_pred_samples` of GPyTorch.
+    """Draw values of a posterior by LOVE, with GPyTorch's `fast_pred_samples`.
 
     Args:
         model: an exact model of one output, with a stationary kernel, whose training inputs form a regular grid.
-        num_paths: how many draws.
-        num_iterations: iterations of Lanczos and of conjugate gradients in the precomputation; None means n, as in the
+        num_paths: the number of draws.
+        num_iterations: iterations of Lanczos and of conjugate gradients in the precomputation; by default n, as in the
             paper's appendix.
         generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
 
@@ -59,7 +59,7 @@ def love(
 
 
 class Love(ValueDraws):
-    """LOVE draws of one model."""
+    """Draws of one model by LOVE, as `love` returns them."""
 
     def __init__(self, gp: ExactGP, num_paths: int, num_iterations: int, generator: torch.Generator) -> None:
         super().__init__(num_paths, generator)
@@ -70,9 +70,9 @@ class Love(ValueDraws):
         return in_user_units(self.gp, gaussian_draws(*self.location_and_root(x), self.generator))
 
     def location_and_root(self, x: ArrayLike) -> tuple[Tensor, Tensor]:
-        """LOVE's mean `[n]` and a root `[n, r]` of its covariance at x, in the model's own space."""
+        """Compute LOVE's mean `[n]` and a root `[n, r]` of its covariance at x, before the output transform."""
         try:
-            from .kiss_gp import fast_posterior  # brings GPyTorch
+            from .kiss_gp import fast_posterior  # imports GPyTorch
         except ImportError as error:
             raise missing_extra("love needs GPyTorch", "gpytorch", error) from error
 
@@ -88,8 +88,7 @@ class Love(ValueDraws):
 
 @contextmanager
 def _seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Seed torch's default generator from ours, and restore it at the end: GPyTorch draws its first Lanczos vectors
-    from it."""
+    """Seed torch's default generator, from which GPyTorch draws Lanczos vectors, and restore it at the end."""
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -97,7 +96,7 @@ def _seeded(generator: torch.Generator, device: torch.device) -> Iterator[None]:
 
 
 def regular_grid(X: Tensor) -> list[Tensor]:
-    """The axes of training inputs `[n, d]` that are all the points of a regular grid, in any order."""
+    """Return the axes of training inputs `[n, d]`, which must be all points of a regular grid, in any order."""
     axes = []
     for column in X.unbind(-1):
         axis = column.sort().values
@@ -113,8 +112,7 @@ def regular_grid(X: Tensor) -> list[Tensor]:
 
 
 def _padded(axis: Tensor, x: Tensor, margin: int = 2) -> Tensor:
-    """The axis with cells added on either side, so that points x can be interpolated: cubic interpolation looks two
-    cells away."""
+    """Extend an axis so that points x can be interpolated, for which cubic interpolation needs two more cells."""
     step = float(axis[1] - axis[0])
     below = margin + max(0, math.ceil((float(axis[0]) - float(x.min())) / step))
     above = margin + max(0, math.ceil((float(x.max()) - float(axis[-1])) / step))

@@ -1,7 +1,8 @@
-"""The Bayesian linear model f(.) = phi(.) . w behind a set of features, `eqn:bayes_linear`.
+"""Samplers for the Bayesian linear model f(.) = phi(.) . w of a set of features, equation (6), in float64.
 
-With t outputs the weights that are independent and standard normal, omega `[t, ell]`, are mixed into w = R omega by a
-root of each basis's coupling; one row of the design is then R[task] (x) phi(x). All of it is in float64."""
+For t outputs, the weights are w = R omega with standard normal omega `[t, ell]`, where R is a root of the matrix that
+couples the outputs. A row of the design matrix is then R[task] (x) phi(x).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from .conditionals import Factored, PriorAt, single
 
 
 def linear_features(gp: ExactGP | SparseGP, spec: FeatureSpec, generator: torch.Generator) -> tuple[Features, Tensor]:
-    """Features of the model's prior in float64, and which of their bases each path uses, `[s]`."""
+    """Make features of the model's prior in float64, and return the index of the basis that each path uses, `[s]`."""
     centres = gp.centres.detach().double()
     spec = spec.inside(gp.input_transform, centres)
     features = make_features(gp.kernel.owned(), spec, generator, data=centres, like=centres)
@@ -37,7 +38,7 @@ def linear_features(gp: ExactGP | SparseGP, spec: FeatureSpec, generator: torch.
 
 
 def design(features: Features, sites: Observed) -> Tensor:
-    """Phi at n sites, or n functionals of it: `[g, n, t ell]`, one per basis, so that f = Phi omega."""
+    """Compute the design matrices Phi at n sites or of n functionals: `[g, n, t ell]` for g bases; f = Phi omega."""
     if isinstance(sites, Functionals):
         wide = sites.features(lambda at: design(features, at).transpose(0, 1).flatten(1))  # [n, g t ell]
         return wide.unflatten(1, (features.num_bases, -1)).transpose(0, 1)
@@ -51,10 +52,10 @@ def design(features: Features, sites: Observed) -> Tensor:
 
 
 def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iterator[Callable[[Observed], Tensor]]:
-    """Some bases at a time, as one wide basis: maps n sites to `[n, g t ell]`, columns scaled by sqrt(share).
+    """Yield functions that map n sites to `[n, g t ell]`, the design of g bases with columns scaled by sqrt(share).
 
-    Bases are joined until they have about `width` columns for each output. A sum over bases of share * Phi Phi^T is
-    then a small number of products of wide matrices.
+    Bases are joined until they have about `width` columns for each output. The sum of share * Phi Phi^T over all bases
+    is then computed with a few products of wide matrices.
     """
     on_lattices = [isinstance(basis, Lattice) for basis in features.bases]
     if any(on_lattices):
@@ -76,7 +77,7 @@ def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iter
 
 
 def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tuple[Features, Tensor]:
-    """Features in float64, and the share `[g]` of each basis: the share of paths that use it, if paths are given."""
+    """Return features in float64 and the share `[g]` of each basis; for paths, the share of paths that use it."""
     if isinstance(basis, PriorPlusUpdate):
         features, index = basis.prior.features, basis.prior.basis_index
         counts = torch.bincount(index, minlength=features.num_bases).double()
@@ -88,9 +89,16 @@ def shared_bases(basis: Features | PriorPlusUpdate, device: torch.device) -> tup
 
 
 def feature_covariance(basis: Features | PriorPlusUpdate, x: Observed | Tensor) -> Tensor:
-    """k^(w)(x, x), the covariance that features give the prior, `[n, n]`; over several bases, their mean.
+    """Compute k^(w)(x, x), the covariance `[n, n]` of the prior with these features; for several bases, their mean.
 
-    x are points `[n, d]` of the model's own space, or sites where there are several outputs.
+    x are points `[n, d]` after the model's input transform, or sites if there are several outputs.
+
+    >>> import matheron, torch
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import feature_covariance
+    >>> paths = matheron.draw_prior(kernels.RBF(), 1, input_dim=1, features="sincos")
+    >>> feature_covariance(paths, torch.zeros(1, 1, dtype=torch.float64))
+    tensor([[1.]], dtype=torch.float64)
     """
     sites = (Sites(x) if isinstance(x, Tensor) else x).owned().double()
     features, shares = shared_bases(basis, sites.points.device)
@@ -102,10 +110,10 @@ def feature_covariance(basis: Features | PriorPlusUpdate, x: Observed | Tensor) 
     return K
 
 
-# Weight-space posteriors of the random-feature linear model: what decoupled sampling is measured against.
-# The paper's appendix has two other decompositions of a sparse posterior, and both are inaccurate. They require a
-# linear model of ell features to pass exactly through given values at the m inducing points (u itself, or zero). Few
-# of its functions do, and these vary wildly elsewhere. Decoupled paths use k(., Z) for that.
+# Weight-space posteriors of the linear model with random features, with which decoupled sampling is compared.
+# Appendix A of the paper has two other decompositions of a sparse posterior, and both are inaccurate. They require a
+# linear model of ell features to interpolate given values (u or zero) at the m inducing points. Few of its functions
+# do so, and these vary wildly elsewhere. Decoupled paths use the functions k(., Z) for this.
 
 
 METHODS = ("auto", "cholesky", "eigen", "pathwise")
@@ -113,10 +121,16 @@ METHODS = ("auto", "cholesky", "eigen", "pathwise")
 
 @final
 class LinearModelPaths(PriorPlusUpdate):
-    """Functions phi(.) . w with w drawn from a posterior. They support all methods of paths except conditioning on
-    more data.
+    """Functions phi(.) . w with w drawn from a posterior; they have all methods of paths, except `condition_on`.
 
-    `mean_weights` `[g, t, ell]` are the posterior means of w, one per basis.
+    `mean_weights` `[g, t, ell]` are the posterior means of w for each basis.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import LinearModelPaths, weight_space
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+    >>> isinstance(weight_space(gp, 4, num_features=16), LinearModelPaths)
+    True
     """
 
     prior: PriorPaths
@@ -135,10 +149,10 @@ class LinearModelPaths(PriorPlusUpdate):
         self.register_buffer("mean_weights", mean_weights)
 
     def _mean(self, x: Tensor) -> Tensor:
-        """The mean of the linear model's posterior; over several bases, of the mixture."""
+        """Compute the posterior mean of the linear model; for several bases, that of the mixture."""
         self._affine_output()
         if self.mean_weights is None:
-            raise TypeError("mean: this q(u) is known by its draws alone (sample_u); average the paths instead")
+            raise TypeError("mean: this q(u) is only known by its draws (sample_u); average the paths instead")
         bases, counts = self.prior.basis_index.unique(return_counts=True)
         prior = PriorPaths(self.prior.features, self.mean_weights[bases], bases)
         terms = [*prior.terms(), *self.update.mean_terms()]
@@ -147,7 +161,7 @@ class LinearModelPaths(PriorPlusUpdate):
         return torch.tensordot(counts.to(means) / counts.sum(), means, dims=1)
 
     def _variance(self, x: Tensor) -> Tensor:
-        raise TypeError("variance: not kept of a weight-space posterior; use samples=True, or samplers.moments")
+        raise TypeError("variance: weight-space paths do not store it; use samples=True, or samplers.moments")
 
     def _chosen(self, index: Tensor) -> LinearModelPaths:
         used = self.prior.basis_index[index].unique()
@@ -157,11 +171,11 @@ class LinearModelPaths(PriorPlusUpdate):
 
     def _given(self, *_: object) -> LinearModelPaths:
         raise TypeError(
-            "condition_on: a weight-space posterior is drawn anew: give weight_space a model of all the data"
+            "condition_on: weight-space paths cannot be conditioned; call weight_space with a model of all the data"
         )
 
     def _refreshed(self, *_: object) -> LinearModelPaths:
-        raise TypeError("refreshed: a weight-space posterior is drawn anew: give weight_space a model of all the data")
+        raise TypeError("refreshed: weight-space paths cannot be refreshed; call weight_space with a model of all data")
 
 
 def weight_space(
@@ -178,16 +192,16 @@ def weight_space(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> LinearModelPaths:
-    """Draw functions phi(.) . w from the posterior of a linear model, `eqn:blm_posterior_moments`.
+    """Draw functions phi(.) . w from the posterior of a linear model, equation (7).
 
         w | y  ~  N((Phi^T Phi + sigma^2 I)^-1 Phi^T y,  sigma^2 (Phi^T Phi + sigma^2 I)^-1)
 
-    Arguments are those of `matheron.draw`, with the paper's defaults: cosines, one basis for all paths.
+    The other arguments are those of `matheron.draw`, with the paper's defaults: cosines, and one basis for all paths.
 
     Args:
-        method: "cholesky", of the `[ell, ell]` precision; "eigen", of the `[n, n]` matrix Phi Phi^T (Woodbury);
-            "pathwise", Matheron's rule for w, `eqn:matheron_gp_rff`; "auto", the first where ell <= n and the second
-            otherwise. They agree in law. The first two need noise.
+        method: "cholesky" factorises the `[ell, ell]` precision, "eigen" the `[n, n]` matrix Phi Phi^T (Woodbury), and
+            "pathwise" uses Matheron's rule for w, equation (12). "auto" is "cholesky" if ell <= n, and "eigen"
+            otherwise. All agree in law, but the first two need noise.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -198,7 +212,7 @@ def weight_space(
     """
     s, gp = as_count(num_paths, "num_paths"), single(describe(model))
     if not isinstance(gp, ExactGP):
-        raise TypeError("weight_space: expected a model of data, got a sparse one; see samplers.weight_space_sparse")
+        raise TypeError("model: expected an exact model, got a sparse one; use samplers.weight_space_sparse")
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     generator = as_generator(generator, seed)
@@ -222,11 +236,11 @@ def weight_space(
 
 
 def _posterior(Phi: Tensor, y: Tensor, noise: Tensor, zeta: Tensor, method: str) -> tuple[Tensor, Tensor]:
-    """The posterior mean of the weights `[ell]`, and draws `[s, ell]` from standard normals zeta."""
+    """Compute the posterior mean of the weights `[ell]`, and draws `[s, ell]` from standard normals zeta."""
     if not bool((noise > 0).all()):
         raise ValueError(f'method: expected noise above zero for "{method}", got 0; use method="pathwise"')
     n, ell = Phi.shape
-    Phi, y = Phi / noise.sqrt()[:, None], y / noise.sqrt()  # noise one
+    Phi, y = Phi / noise.sqrt()[:, None], y / noise.sqrt()  # scaled so that the noise variance is one
     if method == "cholesky" or (method == "auto" and ell <= n):
         L, _ = safe_cholesky(Phi.mT @ Phi + torch.eye(ell, dtype=Phi.dtype, device=Phi.device), "Phi^T Phi / noise + I")
         mean = solved(L, (Phi.mT @ y)[:, None])[:, 0]  # [ell]
@@ -234,8 +248,8 @@ def _posterior(Phi: Tensor, y: Tensor, noise: Tensor, zeta: Tensor, method: str)
     values, U = torch.linalg.eigh(Phi @ Phi.mT)  # [n], [n, n]
     values = values.clamp_min(0)
     mean = Phi.mT @ (U @ ((U.mT @ y) / (1 + values)))  # [ell]
-    # (I + Phi^T Phi)^-1/2 = I - Phi^T U diag(shrink) U^T Phi, with shrink = (1 - (1 + values)^-1/2) / values, written
-    # so that it does not cancel where values vanish.
+    # (I + Phi^T Phi)^-1/2 = I - Phi^T U diag(shrink) U^T Phi, with shrink = (1 - (1 + values)^-1/2) / values, in a form
+    # without cancellation for small values.
     root = (1 + values).sqrt()
     shrink = 1 / (root * (1 + root))
     return mean, mean + zeta - ((zeta @ Phi.mT) @ U * shrink) @ U.mT @ Phi  # [s, ell]
@@ -251,7 +265,7 @@ def linear_model_paths(
     dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> LinearModelPaths:
-    """Paths of drawn weights omega `[s, t ell]`, and of an update on k(., Z) where there is one."""
+    """Make paths from drawn weights omega `[s, t ell]`, with an update on k(., Z) if `inducing` is given."""
     like = gp.centres
     kernel = gp.kernel.owned().to(like.device, torch.float64)
     update = ExactUpdate.empty(kernel, omega[:, : like.shape[1]], len(omega))
@@ -283,11 +297,18 @@ def weight_space_sparse(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> LinearModelPaths:
-    """Draw functions phi(.) . w from a sparse model's posterior in weight space, `eqn:matheron_gp_rff_sparse`.
+    """Draw functions phi(.) . w from a sparse model's posterior in weight space, equation (18).
 
         w | u  =  w + Phi^T (Phi Phi^T)^-1 (u - Phi w),      u ~ q(u),  Phi = phi(Z)
 
     Arguments are those of `weight_space`.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import weight_space_sparse
+    >>> sparse = matheron.SparseGP(kernels.RBF(0.3), [[0.0], [1.0]], [0.0, 1.0])
+    >>> weight_space_sparse(sparse, 8, num_features=64)([[0.5]]).shape
+    torch.Size([8, 1])
     """
     basis = (features, num_features, paths_per_basis, domain)
     return _draw(model, num_paths, basis, as_generator(generator, seed), dtype, device, orthogonal=False)
@@ -311,7 +332,15 @@ def orthogonal(
         f_par(.)   =  k(., Z) K_mm^-1 u,      u ~ q(u)
         f_perp(.)  =  phi(.) . (w - Phi^T (Phi Phi^T)^-1 Phi w)           zero at Z
 
-    The features are of k - k(., Z) K_mm^-1 k(Z, .), the covariance of f_perp. Arguments are those of `weight_space`.
+    The features are those of f_perp, whose covariance is k - k(., Z) K_mm^-1 k(Z, .), equation (19). Arguments are
+    those of `weight_space`.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> from matheron.compare.samplers import orthogonal
+    >>> sparse = matheron.SparseGP(kernels.RBF(0.3), [[0.0], [1.0]], [0.0, 1.0])
+    >>> orthogonal(sparse, 8, num_features=64)([[0.5]]).shape
+    torch.Size([8, 1])
     """
     basis = (features, num_features, paths_per_basis, domain)
     return _draw(model, num_paths, basis, as_generator(generator, seed), dtype, device, orthogonal=True)
@@ -329,14 +358,14 @@ def _draw(
 ) -> LinearModelPaths:
     s, gp = as_count(num_paths, "num_paths"), single(describe(model))
     if not isinstance(gp, SparseGP):
-        raise TypeError("expected a sparse model, got one of data; see samplers.weight_space")
+        raise TypeError("model: expected a sparse model, got an exact one; use samplers.weight_space")
     spec = feature_spec(*basis, num_paths=s, input_dim=gp.input_dim)
     with torch.no_grad():
         phi, basis_index = linear_features(gp, spec, generator)
         at = PriorAt(gp)
         update = Factored(gp, at)
         omega = normals((s, gp.num_outputs * phi.num_features), generator).to(at.centres)
-        u = update.draws(s, generator)  # [s, m], less the prior mean
+        u = update.draws(s, generator)  # [s, m], minus the prior mean
         eps = update.noise.sqrt() * normals((s, len(at.centres)), generator).to(at.centres)
         aim, known = 0 * u if orthogonal else u, gp.q_mean is not None
         mean_aim = update.target if known and not orthogonal else 0 * u[0]
