@@ -421,6 +421,21 @@ def test_coordinates_far_from_where_their_system_is_used_are_remarked_on(tmp_pat
 
 
 @pytest.mark.usefixtures("quick_fit")
+def test_the_command_takes_the_kernel_of_the_sphere_where_asked(tmp_path):
+    rng = np.random.default_rng(0)
+    lon, lat = rng.uniform(0, 30, (2, 40))
+    z = np.sin(np.radians(6 * lon)) + np.cos(np.radians(5 * lat))
+    pd.DataFrame({"lon": lon, "lat": lat, "z": z}).to_csv(tmp_path / "s.csv", index=False)
+    words = [tmp_path / "s.csv", "--x", "lon,lat", "--grid", "5x4", "--paths", "2", "--great-circle"]
+    result = invoke(*words, "--sphere", "--out", tmp_path / "s.nc", "--variogram", tmp_path / "v.png")
+    assert result.exit_code == 0 and "fitted on the sphere, in km: SphereMatern" in result.output, result.output
+    assert "spherical harmonics" in result.output and (tmp_path / "v.png").exists()
+    with xr.open_dataset(tmp_path / "s.nc") as maps:
+        assert np.isfinite(maps["std"]).all()
+    plane = invoke(*words, "--out", tmp_path / "p.nc")
+    assert plane.exit_code == 1 and "--great-circle: expected longitude and latitude" in plane.output
+
+
 def test_the_command_fits_longitudes_and_latitudes_as_fit_sphere_does(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.uniform([175, -20], [185, -10], (25, 2))

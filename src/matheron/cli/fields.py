@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -65,6 +65,15 @@ def field(
             rich_help_panel=MODEL,
         ),
     ] = None,
+    great_circle: Annotated[
+        bool,
+        typer.Option(
+            "--great-circle",
+            help="With --sphere, the Matern kernel of the sphere itself, in great-circle distances. Without it a "
+            "region is projected, and wider data have distances through the Earth.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False,
     log: Annotated[
         bool, typer.Option("--log", help="Model the logarithm of the values.", rich_help_panel=MODEL)
     ] = False,
@@ -183,11 +192,15 @@ def field(
         if sphere:
             check_degrees(wells.points, wells.names)
             wells = wells if mask is not None else _across_the_dateline(wells, say)
+        elif great_circle:
+            raise ValueError(
+                "--great-circle: expected longitude and latitude; name a --crs of degrees, or add --sphere"
+            )
         elif reference is None and [name[:3].lower() for name in names] == ["lon", "lat"]:
             typer.echo(f"  {' and '.join(names)} are taken for a plane; --sphere if they are degrees", err=True)
         cells = cells_for(grid, mask, wells, reference, sphere)
         box_of(cells, wells)
-        model = _fitted(wells, log, seed, sphere, cells, say)
+        model = _fitted(wells, log, seed, sphere, great_circle, cells, say)
         if validate:
             say(_validated(model, log))
         if variogram is not None:
@@ -264,6 +277,7 @@ def _fitted(
     log: bool,
     seed: int,
     sphere: bool,
+    great_circle: bool,
     cells: DataArray | dict[str, np.ndarray],
     say: Callable[[str], None],
 ) -> ExactGP | LatentGP | OnSphere:
@@ -271,6 +285,7 @@ def _fitted(
     import numpy as np
 
     from ..fields.field_models import fit_field, fit_sphere
+    from ..fields.sphere_matern import SphereMatern
     from ..fitting import summary
 
     if log and wells.values.min() <= 0:
@@ -278,7 +293,12 @@ def _fitted(
     began, where = time.monotonic(), ""
     values, show = np.log(wells.values) if log else wells.values, say is typer.echo
     if sphere:
-        model = fit_sphere(wells.points, values, around=cells, seed=seed, progress=show, likelihood=wells.likelihood)
+        kernel = None
+        if great_circle:
+            follows = wells.likelihood is None or wells.likelihood.follows_targets
+            kernel = (float(values.var()) if follows else 1.0) * SphereMatern(1.5, 1000.0)
+        settings: dict[str, Any] = dict(around=cells, seed=seed, progress=show, likelihood=wells.likelihood)
+        model = fit_sphere(wells.points, values, kernel, **settings)
         words = summary(model.inner)
         where = " on the sphere, in km"
         if model.centre is not None:
@@ -340,7 +360,7 @@ def _draw_variogram(model: ExactGP | LatentGP | OnSphere, wells: FieldData, log:
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     ax = figure.subplots()
     values = np.log(wells.values) if log else wells.values
-    variogram(points, values).plot(model.inner if on_sphere else model, ax=ax)
+    variogram(points, values).plot(model, ax=ax)
     ax.set_title(f"log {wells.value_name}" if log else wells.value_name)
     ax.set_xlabel("distance in km" if on_sphere else "distance")
     figure.savefig(out, dpi=120)

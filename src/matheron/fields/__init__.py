@@ -17,6 +17,7 @@ from .simulation import with_crs as with_crs
 from .sphere import OnSphere as OnSphere
 from .sphere import on_plane as on_plane
 from .sphere import on_sphere as on_sphere
+from .sphere_matern import SphereMatern as SphereMatern
 from .summaries import area_above as area_above
 from .summaries import connected_area as connected_area
 from .summaries import maximum as maximum

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -17,6 +19,7 @@ from ..models.transforms import Affine
 from ..solvers.cholesky import safe_cholesky
 from .drift import RasterMean, as_raster
 from .sphere import EARTH, OnSphere, lonlat_of, middle_of, on_plane, on_sphere
+from .sphere_matern import SphereMatern
 from .targets import Grid
 
 if TYPE_CHECKING:
@@ -137,12 +140,15 @@ def fit_sphere(
 
     If the data (and the grid) lie within 25 degrees of their middle, as those of a country do, the model is in a
     plane: the azimuthal equidistant projection about the middle, which changes distances by at most 3%. Otherwise it
-    is on the sphere, with chords as distances. Poles and the date line need no special treatment.
+    is on the sphere, with chords as distances. A kernel of the sphere itself, such as `SphereMatern`, is exact: it
+    depends on great-circle distances, and no data are projected. Poles and the date line need no special treatment.
 
     Args:
         lonlat, y: points `[n, 2]` and values `[n]`.
         kernel: where not given, a variance times Matern-3/2. A kernel with two lengthscales has the first from west to
-            east at the middle of a region; it is refused where there is none.
+            east at the middle of a region; it is refused where there is none. For great-circle distances,
+            `2.0 * fields.SphereMatern(1.5, 1000.0)` or another kernel whose features are functions on a sphere of this
+            radius, as those of GeometricKernels are for a radius of 1.
         around: a grid on which the model will be evaluated, if it reaches beyond the data.
         radius: of the sphere, whose units are those of lengthscales.
         settings: of `matheron.fit`.
@@ -163,12 +169,31 @@ def fit_sphere(
         points if around is None else torch.cat([points, torch.as_tensor(lonlat_of(around), device="cpu").double()])
     )
     middle, reach = middle_of(reached)
-    centre = middle if reach <= 25.0 else None  # distances across the radius are stretched by 3.2% at its edge
+    exact = kernel is not None and any(part.by_own_features for part in _parts(kernel))  # functions on the sphere
+    # In a projection distances across the radius are stretched, by 3.2% at its edge.
+    centre = middle if reach <= 25.0 and not exact else None
     inner = on_sphere(points, radius) if centre is None else on_plane(points, centre, radius)
     if kernel is None:
         follows = settings.get("likelihood") is None or settings["likelihood"].follows_targets
         kernel = _first_guess(inner, as_tensor(y, "y", like=inner) if follows else None, isotropic=True)
-    return OnSphere(fit_field(inner, y, kernel, seed=seed, progress=progress, **settings), radius, centre)
+    model = fit_field(inner, y, kernel, seed=seed, progress=progress, **settings)
+    for part in _parts(model.kernel):
+        if isinstance(part, SphereMatern) and part.truncated > 0.005:
+            warnings.warn(
+                f"SphereMatern: {part.truncated:.1%} of the variance is in waves of degrees beyond {part.degree}, "
+                f"which the kernel lacks at a lengthscale of {float(part.lengthscale):.4g}; fit data of a region "
+                "without a kernel of the sphere, in a projection",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return OnSphere(model, radius, centre)
+
+
+def _parts(kernel: Kernel) -> Iterator[Kernel]:
+    """A kernel and all that it is made of."""
+    yield kernel
+    for _, part in kernel.operands():
+        yield from _parts(part)
 
 
 def _first_guess(points: Tensor, values: Tensor | None, isotropic: bool) -> Kernel:

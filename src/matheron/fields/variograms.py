@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_points, as_tensor
 from ..models import ExactGP
 from ..solvers.cholesky import safe_cholesky
+from .sphere import OnSphere
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ class Variogram:
     edges: np.ndarray = field(repr=False)
 
     def band(
-        self, model: ExactGP, *, level: float = 0.9, num: int = 200, seed: int = 0
+        self, model: ExactGP | OnSphere, *, level: float = 0.9, num: int = 200, seed: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         """A band of variograms of data drawn from the model at these points: quantiles at every lag.
 
@@ -48,20 +49,21 @@ class Variogram:
         >>> bool((low < fields.model_variogram(gp, [0.3])).all() and low.shape == high.shape == (5,))
         True
         """
+        gp: ExactGP = model.inner if isinstance(model, OnSphere) else model
         generator = torch.Generator().manual_seed(seed)
         some = torch.randperm(len(self.points), generator=generator, device="cpu")[:500]
         points = torch.as_tensor(self.points, device="cpu")[some]
-        inner = points if model.input_transform is None else model.input_transform(points)
+        inner = points if gp.input_transform is None else gp.input_transform(points)
         with torch.no_grad():
-            K = model.kernel.forward(inner, inner).double() * _unit(model)
-            noise = float(model.noise.mean()) * _unit(model)
+            K = gp.kernel.forward(inner, inner).double() * _unit(gp)
+            noise = float(gp.noise.mean()) * _unit(gp)
             L, _ = safe_cholesky(K + noise * torch.eye(len(K), device="cpu").to(K), "k(X, X) + noise")
         draws = (L @ torch.randn(len(L), num, generator=generator, dtype=torch.float64, device="cpu")).mT.numpy()
         lags, gamma, _ = _binned(points, draws, self.edges)
         low, high = np.quantile(gamma, [(1 - level) / 2, (1 + level) / 2], axis=0)
         return np.interp(self.lags, lags, low), np.interp(self.lags, lags, high)
 
-    def plot(self, model: ExactGP | None = None, *, ax: Axes | None = None, label: str = "data") -> Axes:
+    def plot(self, model: ExactGP | OnSphere | None = None, *, ax: Axes | None = None, label: str = "data") -> Axes:
         """Plot the variogram, with dots by number of pairs. If a model is given, add its variogram along each
         coordinate, and the band that contains 90% of variograms of data drawn from it."""
         if ax is None:
@@ -73,7 +75,8 @@ class Variogram:
         )
         if model is not None:
             h = np.linspace(0, self.lags.max() * 1.05, 200)
-            curves = [model_variogram(model, h, direction=i) for i in range(model.input_dim)]
+            every = range(1 if isinstance(model, OnSphere) else model.input_dim)
+            curves = [model_variogram(model, h, direction=i) for i in every]
             if all(np.allclose(curve, curves[0], rtol=1e-6) for curve in curves):
                 ax.plot(h, curves[0], label="model")
             else:
@@ -129,16 +132,25 @@ def _binned(points: Tensor, values: np.ndarray, edges: np.ndarray) -> tuple[np.n
     return lags, np.stack(gamma), pairs[some]
 
 
-def model_variogram(model: ExactGP, lags: ArrayLike, *, direction: int = 0) -> np.ndarray:
-    """k(0) - k(h) + noise of a stationary model, in the user's units, along one coordinate; 0 at h = 0."""
+def model_variogram(model: ExactGP | OnSphere, lags: ArrayLike, *, direction: int = 0) -> np.ndarray:
+    """k(0) - k(h) + noise of a stationary model, in the user's units, along one coordinate; 0 at h = 0.
+
+    Lags of a model of the whole sphere are chords, along a meridian from the equator.
+    """
     h = as_tensor(lags, "lags").double()
-    origin = torch.zeros(1, model.input_dim, dtype=torch.float64, device="cpu")
-    ahead = torch.zeros(len(h), model.input_dim, dtype=torch.float64, device="cpu")
-    ahead[:, direction] = h
-    if model.input_transform is not None:
-        origin, ahead = model.input_transform(origin), model.input_transform(ahead)
-    k = model.kernel.diag(origin) - model.kernel(origin, ahead)[0]
-    return (_unit(model) * (k + (h > 0) * float(model.noise.mean()))).detach().numpy()
+    if isinstance(model, OnSphere) and model.centre is None:
+        arc = 2 * (h / (2 * model.radius)).clamp_max(1.0).asin()
+        ends = model.radius * torch.stack([arc.cos(), 0 * arc, arc.sin()], dim=1)
+        origin, ahead, gp = model.points([[0.0, 0.0]]), ends, model.inner
+    else:
+        gp = model.inner if isinstance(model, OnSphere) else model
+        origin = torch.zeros(1, gp.input_dim, dtype=torch.float64, device="cpu")
+        ahead = torch.zeros(len(h), gp.input_dim, dtype=torch.float64, device="cpu")
+        ahead[:, direction] = h
+    if gp.input_transform is not None:
+        origin, ahead = gp.input_transform(origin), gp.input_transform(ahead)
+    k = gp.kernel.diag(origin) - gp.kernel(origin, ahead)[0]
+    return (_unit(gp) * (k + (h > 0) * float(gp.noise.mean()))).detach().numpy()
 
 
 def _unit(model: ExactGP) -> float:
