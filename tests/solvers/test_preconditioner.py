@@ -40,5 +40,5 @@ def test_auto_takes_block_descent_where_memory_holds_no_useful_preconditioner(mo
     """A rank of 5 sqrt(n) is what it takes: with 400 observations 100, of 3200 bytes each."""
     kernel, X, noise = K.RBF(0.5), rand(400, 2), noises(400, 0.1)
     for memory, kind in ((100 * 3200, PCGState), (100 * 3200 - 1, BlockState)):
-        monkeypatch.setattr(preconditioner, "MEMORY_ON_CPU", memory)
+        monkeypatch.setattr(preconditioner, "memory_of", lambda *_, memory=memory: memory)
         assert isinstance(Auto(memory=1).init(KernelOperator(kernel, Sites(X), noise)), kind)

@@ -732,7 +732,7 @@ class AbstractFunctions(PlacedFunctions):
     def _variance_of(self, functionals: Functionals) -> Tensor:
         """The posterior variance `[n, t]` of functionals that name no output; TypeError where it is unknown."""
         raise TypeError(
-            f"variance: that of derivatives of {type(self).__name__} has no closed form; use samples=True for an estimate"
+            f"variance: that of derivatives of {type(self).__name__} has no closed form; samples=True gives an estimate"
         )
 
     def _records(self) -> list[Record] | None:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ..core.functionals import Observed
-from ..core.sites import Sites
 from ..solvers import PCG, Cholesky, CholeskyState, Operator, Solver, State
 from .kept_factor import Factor
 

@@ -17,13 +17,7 @@ from torch import Tensor
 from ..core.engines import load_engines
 from ..core.functionals import Observed
 from ..kernels import Kernel
-from .operator import Operator
-
-# What "auto" lets a dense factor take where `Auto(memory=)` says nothing, in bytes: on a CPU this many (n = 20,000 in
-# float64), on a GPU this share of all the memory it has (n = 100,000 in float64 on one with 139 GiB). Both are budgets,
-# and not of what happens to be free: a draw must not depend on that.
-MEMORY_ON_CPU = 3_200_000_000
-SHARE_OF_GPU = 0.55
+from .operator import Operator, memory_of
 
 
 @dataclass(frozen=True)
@@ -139,7 +133,8 @@ class Auto(Solver[State]):
     ends at a rank below 5 sqrt(n): in float64 from 136,000 observations on a CPU.
 
     Args:
-        memory: bytes that a dense factor may take; None is 3.2 GB on a CPU and 55% of a GPU's memory.
+        memory: bytes that a dense factor may take; None is 3.2 GB on a CPU (n = 20,000 in float64) and 55% of a GPU's
+            memory (n = 100,000 in float64 on one with 139 GiB).
         tolerance: of `PCG` and `BlockDescent`.
         progress: of `PCG` and `BlockDescent`.
         least_rank: `BlockDescent()` is taken where memory ends at a lower rank than this times sqrt(n): there it takes
@@ -159,11 +154,7 @@ class Auto(Solver[State]):
         from .pcg import PCG
         from .preconditioner import largest_rank
 
-        memory = self.memory
-        if memory is None:
-            device = operator.device
-            total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-            memory = int(SHARE_OF_GPU * total) or MEMORY_ON_CPU
+        memory = memory_of(operator.device, 3_200_000_000, 0.55) if self.memory is None else self.memory
         if 8 * operator.size**2 <= memory or operator.requires_graph():
             return Cholesky()
         if 4 * operator.size**2 <= memory and working_dtype(operator, operator.trace()) == torch.float32:

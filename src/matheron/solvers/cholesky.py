@@ -132,14 +132,14 @@ def _in_enough_digits(operator: Operator, trace: float, num_rows: int = 16) -> t
     typical = float(operator.rows(some).abs().sum(1).square().mean().sqrt())  # |K 1| / |1|, about
     if working_dtype(operator, typical) == operator.dtype:
         K = operator.dense()
-        largest = _largest_eigenvalue(K) + noise
+        largest = largest_eigenvalue(K) + noise
         if working_dtype(operator, largest) == operator.dtype:
             return K, largest
         del K  # before there is a second matrix
     return operator.dense(torch.float64), trace
 
 
-def _largest_eigenvalue(K: Tensor) -> float:
+def largest_eigenvalue(K: Tensor) -> float:
     """A bound on it, that of Collatz and Wielandt: the largest (|K| u)_i / u_i for u > 0, here the sums of |K|'s rows.
 
     As a rule it is less than a tenth above the eigenvalue, where the largest of the sums is half above it.

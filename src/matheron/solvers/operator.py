@@ -80,10 +80,6 @@ class Operator(ABC):
         x = x.double()
         return b.double() - self.product(x) - self.noise.double()[:, None] * x
 
-    def shared(self, processes: Processes) -> Operator:
-        """This process's part of the operator."""
-        raise TypeError(f"{type(self).__name__} cannot be shared among processes")
-
     def magnitude(self, K: Tensor | None = None) -> Tensor:
         """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it.
 
@@ -98,6 +94,16 @@ class Operator(ABC):
     def requires_graph(self) -> bool:
         """Whether K or the noise is part of an autograd graph, and one is being recorded."""
         return torch.is_grad_enabled() and self.noise.requires_grad
+
+
+def memory_of(device: torch.device, on_cpu: int, share_of_gpu: float) -> int:
+    """Bytes that a solver may take: a number on a CPU, and on a GPU a share of all the memory that it has.
+
+    It does not depend on what happens to be free: the choice of a solver, and so a draw, must be repeatable.
+    """
+    if device.type != "cuda":
+        return on_cpu
+    return int(share_of_gpu * torch.cuda.get_device_properties(device).total_memory)
 
 
 # The side of a square block of the matrix: on a CPU what a cache holds beside the kernel's temporaries. With 4,000 data
@@ -217,37 +223,10 @@ class KernelOperator(Operator):
             self._plans[dtype] = fused.plan_products(kernel, sites.points, sites.outputs) if values else None
         return kernel, sites, self._plans[dtype]
 
-    def shared(self, processes: Processes) -> Operator:
-        return SharedOperator(self, processes)
-
     def requires_graph(self) -> bool:
         return torch.is_grad_enabled() and (
             self.sites.points.requires_grad or self.noise.requires_grad or self.kernel.requires_graph()
         )
-
-
-class SharedOperator(Operator):
-    """A process's rows of a KernelOperator. Every process has all of X; V is gathered for each product."""
-
-    def __init__(self, whole: KernelOperator, processes: Processes) -> None:
-        self.whole, self.processes, self.part = whole, processes, processes.part(whole.size)
-        self.noise = whole.noise[self.part]
-
-    @property
-    def size(self) -> int:
-        return self.whole.size
-
-    def product(self, V: Tensor) -> Tensor:
-        return self.whole.product_rows(self.part, self.processes.gather(V, self.size))
-
-    def rows(self, index: Tensor | slice) -> Tensor:
-        return coupled_covariance(self.whole.kernel, self.whole.sites[index], self.whole.sites[self.part])
-
-    def diagonal(self) -> Tensor:
-        return self.whole.diagonal()[self.part]
-
-    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
-        raise TypeError("an operator that processes share is never made dense")
 
 
 def _in_blocks(kernel: Kernel, sites: Observed, V: Tensor) -> Tensor:

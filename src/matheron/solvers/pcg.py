@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from ..core.checks import level_outside
+from ..kernels import coupled_covariance
 from .base import Solver, State, Stats, floored
-from .operator import Operator
+from .operator import KernelOperator, Operator
 from .preconditioner import LowRank, default_rank
-from .processes import Group
+from .processes import Group, Processes
 
 # One run of the recursion lowers residuals by this much at the most before it starts again from the true residual:
 # beyond that the recursion's own residual is no longer the true one.
@@ -74,7 +75,9 @@ class PCG(Solver["PCGState"]):
         if operator.requires_graph():
             raise ValueError('solver="cg" keeps no graph: use solver="cholesky" here')
         if self.distributed:
-            operator = operator.shared(Group())
+            if not isinstance(operator, KernelOperator):
+                raise TypeError(f"{type(operator).__name__} cannot be shared among processes")
+            operator = SharedOperator(operator, Group())
         rank = default_rank(operator) if self.rank is None else self.rank
         with torch.no_grad():
             return PCGState(self, operator, LowRank(operator, min(rank, operator.size)))
@@ -86,6 +89,30 @@ class PCG(Solver["PCGState"]):
         with progress_bar(self.progress and everyone.rank == 0, "conjugate gradients", self.tolerance) as report:
             x, stats = _Solve(state, self, b[mine], report).run(None if guess is None else guess[mine])
         return everyone.gather(x, n), stats
+
+
+class SharedOperator(Operator):
+    """A process's rows of a KernelOperator. Every process has all of X; V is gathered for each product."""
+
+    def __init__(self, whole: KernelOperator, processes: Processes) -> None:
+        self.whole, self.processes, self.part = whole, processes, processes.part(whole.size)
+        self.noise = whole.noise[self.part]
+
+    @property
+    def size(self) -> int:
+        return self.whole.size
+
+    def product(self, V: Tensor) -> Tensor:
+        return self.whole.product_rows(self.part, self.processes.gather(V, self.size))
+
+    def rows(self, index: Tensor | slice) -> Tensor:
+        return coupled_covariance(self.whole.kernel, self.whole.sites[index], self.whole.sites[self.part])
+
+    def diagonal(self) -> Tensor:
+        return self.whole.diagonal()[self.part]
+
+    def dense(self, dtype: torch.dtype | None = None) -> Tensor:
+        raise TypeError("an operator that processes share is never made dense")
 
 
 class PCGState(State):

@@ -7,12 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from .operator import Operator
+from .cholesky import largest_eigenvalue
+from .operator import Operator, memory_of
 from .processes import Processes
-
-# What a preconditioner takes at most: these bytes on a CPU, and this share of all of a GPU's memory.
-MEMORY_ON_CPU = 2_000_000_000
-SHARE_OF_GPU = 0.5
 
 
 def default_rank(operator: Operator) -> int:
@@ -20,13 +17,10 @@ def default_rank(operator: Operator) -> int:
     return max(1, min(operator.size, math.ceil(20 * operator.size**0.5), largest_rank(operator)))
 
 
-def largest_rank(operator: Operator) -> int:
-    """What the memory allows: all that there is, not what is free, so that runs can be repeated."""
-    n, device, memory = operator.size, operator.device, MEMORY_ON_CPU
-    if device.type == "cuda":
-        memory = int(SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory)
-    column = -(-n // operator.processes.count) * torch.finfo(operator.dtype).bits // 8
-    return memory // column
+def largest_rank(operator: Operator, on_cpu: int = 2_000_000_000, share_of_gpu: float = 0.5) -> int:
+    """The rank at which a preconditioner takes as many bytes as it may on a CPU, or this share of a GPU's memory."""
+    column = -(-operator.size // operator.processes.count) * torch.finfo(operator.dtype).bits // 8
+    return memory_of(operator.device, on_cpu, share_of_gpu) // column
 
 
 class LowRank:
@@ -52,7 +46,7 @@ class LowRank:
         self.root_D = D.sqrt()[:, None]  # [n, 1]
         F.div_(self.root_D)
         gram = self.processes.sum(_gram(F))
-        self.wide = F.dtype != torch.float64 and _largest_eigenvalue(gram) > wide_from
+        self.wide = F.dtype != torch.float64 and largest_eigenvalue(gram) > wide_from
         gram.diagonal().add_(1)
         L = torch.linalg.cholesky(gram)
         for piece in _pieces(F):  # in place: F is the largest array there is
@@ -202,14 +196,6 @@ def _gram(F: Tensor) -> Tensor:
 def _pieces(F: Tensor) -> tuple[Tensor, ...]:
     """Views of F's rows that are small beside it in float64."""
     return F.split(max(1, (1 << 25) // max(1, F.shape[1])))
-
-
-def _largest_eigenvalue(A: Tensor) -> float:
-    """Of a positive semidefinite matrix, by a few powers: to a factor of two or so, from below."""
-    v = A.sum(1)
-    for _ in range(10):
-        v = A @ (v / v.norm().clamp_min(torch.finfo(A.dtype).tiny))
-    return float(v.norm())
 
 
 def _squares(F: Tensor) -> Tensor:
