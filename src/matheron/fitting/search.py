@@ -20,7 +20,7 @@ from ..kernels import Kernel
 from ..lattice import FourierLattice
 from ..models.means import Mean
 from ..solvers import PCG, Cholesky, Solver
-from ..solvers.base import SHARE_OF_GPU
+from ..solvers.operator import memory_of
 from .gradient_only_bfgs import climb, curvature, for_all
 from .hyperparameters import NoiseBlocks, Prior, checked_priors, hyperparameters_of, weak_priors
 from .initialisation import candidates, most_likely
@@ -457,9 +457,8 @@ def _largest_dense(device: torch.device) -> int:
     on_cpu, on_gpu = SETTINGS.largest_dense
     if device.type != "cuda":
         return on_cpu
-    memory = SHARE_OF_GPU * torch.cuda.get_device_properties(device).total_memory
     bytes_per_entry = 24  # of the covariance, its factor and its inverse, in float64
-    return min(on_gpu, math.isqrt(int(memory / bytes_per_entry)))
+    return min(on_gpu, math.isqrt(memory_of(device, 0, 0.55) // bytes_per_entry))
 
 
 def _smallest_on_lattice(device: torch.device, input_dim: int) -> int:
