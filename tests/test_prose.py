@@ -1,5 +1,7 @@
 """The prose of the documentation: short sentences, code that fits a page, and terms that the glossary defines."""
 
+import inspect
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -61,3 +63,77 @@ def test_the_measures_find_what_they_are_for(tmp_path, monkeypatch):
     found = prose.measured(page)
     assert len(found.sentences) == 3 and len(found.long) == 1
     assert found.wide_code == ("x" * 89,) and found.undefined == ("lattice",)
+
+
+# Docstrings and comments of the library: equations by their number in the paper, and examples on what is public.
+
+sys.path.insert(0, str(ROOT / "docs/build"))
+public = import_module("public")
+SOURCE = ROOT / "src/matheron"
+# Files that still name equations by labels of the paper's LaTeX source, with their number. It only becomes smaller.
+LABELS = {
+    "drawing.py": 2,
+    "dynamics/rollouts.py": 1,
+    "paths/exact.py": 4,
+    "paths/matheron_rule.py": 2,
+    "paths/paths.py": 1,
+    "paths/prior.py": 1,
+    "paths/refreshing.py": 1,
+    "paths/sparse.py": 2,
+    "dynamics/iterative.py": 1,
+    "thompson/strategies.py": 1,
+}
+# Public names, by module, that still have no example. It only becomes smaller.
+WITHOUT_EXAMPLE = {
+    "core.functionals": "Functionals",
+    "features.features": "Features",
+    "fields.summaries": "connected_area maximum summaries_of volume_above",
+    "fields.variograms": "model_variogram",
+    "fitting.evidence": "LeaveOneOut",
+    "fitting.laplace": "OutcomesLeftOut",
+    "fitting.table": "Summary",
+    "kernels.algebra": "OnDims Product Scaled Sum",
+    "kernels.base": "Kernel Stationary coupled_diagonal",
+    "kernels.own": "OwnKernel",
+    "models.latent": "LatentGP",
+    "models.means": "CallableMean ConstantMean Mean Mixed ModuleMean Stacked as_mean",
+    "models.observe": "Boxes",
+    "models.several": "Batch Ensemble Outputs SelectedOutputs",
+    "models.transforms": "Affine BoxCox Chain Exp Imputed Inverse Kumaraswamy Log Masked Missing Network "
+    OneHot Power Projected Round RowMap SignedExp Transform YeoJohnson as_map chained",
+    "paths.algebra": "Composition Selection Stack",
+    "paths.matheron_rule": "weight_space_update",
+    "paths.multi_model": "EnsemblePaths",
+    "solvers.base": "FactoredPosterior Solver State as_solver",
+    "solvers.block_descent": "BlockState",
+    "solvers.cholesky": "CholeskyState safe_cholesky",
+    "solvers.operator": "Operator covariance symmetric_blocks",
+    "solvers.pcg": "PCGState",
+    "thompson.loop": "Study",
+}
+
+
+def test_equations_are_named_by_their_number_and_not_by_a_latex_label():
+    found = {}
+    for file in SOURCE.rglob("*.py"):
+        if count := len(re.findall(r"\b(?:eqn|eq|prop|thm|cor|sec|fig|apdx):[a-z_]\w+", file.read_text())):
+            found[str(file.relative_to(SOURCE))] = count
+    more = {name: count for name, count in found.items() if count > LABELS.get(name, 0)}
+    assert not more, f"name these equations by the number that docs/notation.md has for the label: {more}"
+
+
+def has_example(thing: object) -> bool:
+    """Whether the docstring of a function, or of a class or one of its methods, has an example."""
+    methods = [method for name, method in vars(thing).items() if name[0] != "_"] if inspect.isclass(thing) else []
+    return any(">>>" in (inspect.getdoc(one) or "") for one in (thing, *methods))
+
+
+def test_what_the_reference_shows_has_an_example():
+    """Warnings, errors and named tuples, which functions return, need none. Examples are run as doctests."""
+    missing = set()
+    for thing in filter(callable, public.shown()):
+        record = inspect.isclass(thing) and issubclass(thing, (BaseException, tuple))
+        if not record and not has_example(thing):
+            missing.add((thing.__module__.removeprefix("matheron."), thing.__qualname__))
+    waiting = {(module, name) for module, names in WITHOUT_EXAMPLE.items() for name in names.split()}
+    assert not missing - waiting, f"add an example to the docstrings of {sorted(missing - waiting)}"

@@ -1,4 +1,4 @@
-"""Pictures of paths, minima, roll-outs and diagnoses in one style. Each function returns matplotlib's axes."""
+"""Plots of paths, minima, roll-outs and diagnoses in one style. Each function returns matplotlib's axes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ STYLE: Any = {  # matplotlib's settings, by name
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
 }
-# Maps of values and of standard deviations, both from dark for low to light for high.
+# The colour maps of values and of standard deviations: dark is low, and light is high.
 VALUES, DEVIATIONS = "viridis", "magma"
 FUNCTION, OBSERVATION = "function: mean ± 2 s.d.", "new observation: mean ± 2 s.d."
-_SHOWN = 12  # single paths that are shown; more would hide the band
+_SHOWN = 12  # how many single paths are drawn; more would hide the band
 _QUANTILES = ((0.05, 0.95), (0.25, 0.75))
 
 
@@ -58,23 +58,23 @@ def plot_paths(
 ) -> Any:
     """Plot paths in one or two dimensions: some of them, their mean, and bands of two standard deviations.
 
-    In one dimension x is a list of points `[n]` or `[n, 1]`, and each output has a panel with two bands: one for the
+    In one dimension, x is a list of points `[n]` or `[n, 1]`, and each output has a panel with two bands: one for the
     function, and one for a new observation with its noise. Categories (`kernels.Categorical`) are shown as separate
-    bars. In two dimensions x is the two axes of a grid, and each output has a row of maps. The mean and two paths have
-    one colour scale, which the data share. The last map is the standard deviation of the function, without noise.
+    bars. In two dimensions, x is the two axes of a grid, and each output has a row of maps. The mean, two paths and the
+    data share a colour scale. The last map is the standard deviation of the function, without noise.
 
     Axis labels are the names of columns, if the model, the points or the data came from a table.
 
     Args:
         paths: drawn functions, from a posterior or from a prior.
-        x: where to evaluate them.
-        data: inputs `[n, d]` and targets `[n]` (`[n, t]` for t outputs) to show beside them.
-        noise: variance of the noise of a new observation, one number or one per point of x. By default it is that of
-            the data, if all have the same. A noise that is too small to be seen is not drawn.
-        axes: matplotlib's axes to draw into, as many as there are panels; by default a new figure.
+        x: the points, or the two axes of the grid.
+        data: inputs `[n, d]` and targets `[n]` (`[n, t]` for t outputs) to show in the same panels.
+        noise: the noise variance of a new observation, one number or one per point of x. By default it is that of the
+            data, if all have the same. A noise that is too small to be seen is not drawn.
+        axes: matplotlib's axes to draw into, one per panel; by default a new figure.
 
     Returns:
-        the axes: one, or an array of them where there are several panels.
+        The axes, or an array of axes if there are several panels.
 
     >>> import torch, matheron
     >>> from matheron import kernels, plots
@@ -89,8 +89,8 @@ def plot_paths(
     if paths.input_dim == 2:
         return _maps(paths, cast(Iterable[ArrayLike], x), data, axes)
     raise ValueError(
-        f"plot: expected paths in 1 or 2 dimensions, got {paths.input_dim}; evaluate them along a line or a plane, "
-        "paths(x), and plot the values"
+        f"plot: expected paths in 1 or 2 dimensions, got {paths.input_dim}; evaluate paths(x) along a line or on a "
+        "plane, and plot the values"
     )
 
 
@@ -100,9 +100,9 @@ def plot_minima(
     """Plot the minimisers of paths: on a map of the mean in two dimensions, below the paths in one dimension.
 
     Args:
-        minima: from `matheron.minimize`, in one or two dimensions.
-        paths: the functions that were minimised; if given, the map or the curves are drawn too.
-        bounds: the box, `[2, d]`; by default the minimisers' own.
+        minima: the result of `matheron.minimize`, in one or two dimensions.
+        paths: the functions that were minimised; if given, their map or curves are drawn too.
+        bounds: the box `[2, d]` that is shown; by default the smallest box around the minimisers.
         axes: matplotlib's axes to draw into; by default a new figure.
 
     >>> import matheron
@@ -140,9 +140,9 @@ def plot_trajectories(
     """Plot roll-outs as fans: the median of each state, its central 50% and 90%, and a few trajectories.
 
     Args:
-        states: from `matheron.rollout`, `[s, steps, d_s]`.
-        dt: time between two states: the `dt` of `rollout` times its `keep_every`.
-        names: of the states; state 1, state 2, ... where not given.
+        states: the result of `matheron.rollout`, `[s, steps, d_s]`.
+        dt: the time between two states, which is `dt` of `rollout` times its `keep_every`.
+        names: names of the states; by default state 1, state 2, ...
         axes: matplotlib's axes to draw into, one per state; by default a new figure.
 
     >>> import matheron
@@ -175,7 +175,7 @@ def plot_trajectories(
 
 
 def plot_diagnosis(diagnosis: Diagnosis, *, axes: Axes | None = None) -> Axes:
-    """Plot a diagnosis as bars: the W2 from the posterior of these paths, of as many exact draws, and of the basis.
+    """Plot a diagnosis as bars: the W2 to the posterior from the paths, from as many exact draws, and from the basis.
 
     >>> import torch, matheron
     >>> from matheron import kernels, plots
@@ -197,8 +197,7 @@ def plot_diagnosis(diagnosis: Diagnosis, *, axes: Axes | None = None) -> Axes:
 
 
 class _Law(NamedTuple):
-    """Values `[s, n, t]`, mean and standard deviation `[n, t]`, and whether the standard deviation was estimated from
-    paths."""
+    """Values `[s, n, t]`, mean and standard deviation `[n, t]`; `estimated` says whether the latter is from paths."""
 
     values: Tensor
     mean: Tensor
@@ -230,7 +229,11 @@ def _lines(
             if categories:
                 axis.set_xticks(sorted(set(points[:, 0].tolist())))
             axis.set(xlabel=inputs[0], ylabel=outputs[i])
-        below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "ncols": 2}  # where no bar is
+        below: Any = {
+            "loc": "upper center",
+            "bbox_to_anchor": (0.5, -0.15),
+            "ncols": 2,
+        }  # below the panel, which has no colour bar there
         panels[0].legend(**(below if categories else {}))
     return panels if len(panels) > 1 else panels[0]
 
@@ -246,10 +249,18 @@ def draw_curves(
     noise: Tensor | None = None,
     categories: bool = False,
 ) -> None:
-    """Some of the paths `[s, n]` at x `[n]`, their mean `[n]`, and bands of two standard deviations.
+    """Draw some of the paths `[s, n]` at x `[n]`, their mean `[n]`, and bands of two standard deviations, into an axis.
 
-    One band is the function's; with noise `[n]`, variances, a wider one is that of a new observation. Where x are
-    categories, bands are bars, and paths are points beside each other.
+    The first band is that of the function. With noise variances `[n]`, a wider band is that of a new observation. If x
+    are categories, bands are bars, and paths are points.
+
+    >>> import matplotlib.pyplot as plt, torch
+    >>> from matheron.plots import draw_curves
+    >>> x = torch.linspace(0, 1, 50)
+    >>> axis = plt.figure().add_subplot()
+    >>> draw_curves(axis, x, torch.stack([x, -x]), 0 * x, x)
+    >>> len(axis.lines) > 2
+    True
     """
     bands = [(FUNCTION + (" of the paths" if estimated else ""), sd, POSTERIOR)]
     wider = sd if noise is None else (sd.square() + noise).sqrt()
@@ -307,10 +318,19 @@ def draw_maps(
     data: tuple[Tensor, Tensor] | None = None,
     smooth: bool = True,
 ) -> None:
-    """Maps on the grid of two axes: the mean `[n]`, some of the paths `[s, n]`, and the standard deviation `[n]`.
+    """Draw maps on the grid of two axes: the mean `[n]`, some of the paths `[s, n]`, and the standard deviation `[n]`.
 
-    All but the last have one scale, with one bar below them, and the data, X `[m, 2]` and y `[m]`, in its colours.
-    `names` are those of both inputs and of the values.
+    All maps but the last share a colour scale and a colour bar. The data, X `[m, 2]` and y `[m]`, are shown in that
+    scale. `names` are the names of both inputs and of the values.
+
+    >>> import matplotlib.pyplot as plt, torch
+    >>> from matheron.plots import draw_maps
+    >>> grid = [torch.linspace(0, 1, 4), torch.linspace(0, 1, 5)]
+    >>> values = torch.rand(1, 20)
+    >>> panels = plt.figure().subplots(1, 3)
+    >>> draw_maps(panels, grid, values, values[0], values[0], names=["x", "y", "f"])
+    >>> [panel.get_title() for panel in panels[:2]]
+    ['mean', 'path 1']
     """
     *shown, last = list(axes)
     surfaces = [mean, *values[: len(shown) - 1]]
@@ -338,25 +358,27 @@ def draw_maps(
 
 
 def _law(paths: AbstractFunctions, x: Tensor) -> _Law:
-    """The law at points `[n, d]`: exact where there is a closed form, else estimated from the paths."""
+    """Return the law at points `[n, d]`, in closed form if there is one, and otherwise estimated from the paths."""
     t = paths.num_outputs
     values = _numbers(paths(x)).reshape(paths.num_paths, -1, t)
     mean = _mean(paths, x).reshape(-1, t)
     try:
-        variance = _numbers(paths.variance(x)).reshape(-1, *mean.shape)  # [1, n, t], or [s, n, t] of laws that differ
-        if len(variance) > 1:  # the variance of their mixture
+        variance = _numbers(paths.variance(x)).reshape(
+            -1, *mean.shape
+        )  # [1, n, t], or [s, n, t] if paths have different laws
+        if len(variance) > 1:  # the paths are draws from a mixture, whose variance is shown
             variance = variance + (_numbers(paths.mean(x)).reshape(variance.shape) - mean).square()
         return _Law(values, mean, variance.mean(0).sqrt(), False)
-    except (AttributeError, TypeError):  # without a factor, the spread is estimated from the paths
+    except (AttributeError, TypeError):  # there is no closed form: the spread is estimated from the paths
         return _Law(values, mean, values.std(0) if paths.num_paths > 1 else torch.zeros_like(mean), True)
 
 
 def _mean(paths: AbstractFunctions, x: Tensor) -> Tensor:
     try:
         mean = _numbers(paths.mean(x))
-    except TypeError:  # a q(u) known by its draws, or a transform that is not affine
+    except TypeError:  # q(u) is only known by draws, or a transform is not affine
         return _numbers(paths(x)).mean(0)
-    per_path = mean.ndim > 1 + (paths.num_outputs > 1)  # after targets of each path's own
+    per_path = mean.ndim > 1 + (paths.num_outputs > 1)  # paths were given their own targets
     return mean.mean(0) if per_path else mean
 
 
@@ -364,7 +386,7 @@ _UNNAMED = {1: ["x"], 2: ["$x_1$", "$x_2$"]}
 
 
 def _input_names(paths: AbstractFunctions, x: Sequence[ArrayLike], data: Observed | None) -> list[str]:
-    """Names of the inputs: the model's, the data's, or those of x, its columns."""
+    """Return the names of the inputs: those of the model, else of the data, else of the columns of x."""
     d = paths.input_dim
     known = paths.input_names or (None if data is None else names_of(data[0]))
     if known is None:
@@ -374,7 +396,7 @@ def _input_names(paths: AbstractFunctions, x: Sequence[ArrayLike], data: Observe
 
 
 def _output_names(paths: AbstractFunctions, data: Observed | None, inputs: list[str]) -> list[str]:
-    """Names of the outputs: those of the data's targets, a column or a table."""
+    """Return the names of the outputs: those of the data's targets, if these are a column or a table."""
     t = paths.num_outputs
     y = None if data is None else data[1]
     named = names_of(y) if getattr(y, "ndim", 0) == 2 else [name for name in [_name(y)] if name is not None]
@@ -406,12 +428,12 @@ def _numbers(values: Tensor) -> Tensor:
 
 @contextmanager
 def _house(axes: Panels | None, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[np.ndarray]:
-    """Yield axes `[rows, columns]`, the caller's or those of a new figure, with this module's style in effect."""
+    """Yield axes `[rows, columns]`, the caller's or those of a new figure, while this module's style is active."""
     from matplotlib import pyplot as plt
 
     if axes is None:
-        # Before the settings change: the first figure makes matplotlib load its backend, which has settings of its own
-        # (a notebook's is interactive), and these would be undone with ours.
+        # Creating the first figure loads matplotlib's backend, which changes settings (in a notebook, it makes plots
+        # interactive). It must be loaded before the style is set, or its settings would be undone together with it.
         figure = plt.figure(figsize=(max(6.0, 3.2 * columns), 3.6 * rows), layout="constrained")
         with plt.rc_context(STYLE):
             yield figure.subplots(rows, columns, squeeze=False, **options)
@@ -419,7 +441,7 @@ def _house(axes: Panels | None, rows: int = 1, columns: int = 1, **options: Any)
     given = np.asarray(axes, dtype=object).ravel()
     if given.size != rows * columns:
         raise ValueError(
-            f"axes: expected {rows * columns}, one per panel, got {given.size}; pass none for a new figure"
+            f"axes: expected {rows * columns}, one per panel, got {given.size}; leave axes out for a new figure"
         )
     with plt.rc_context(STYLE):
         yield given.reshape(rows, columns)

@@ -206,7 +206,7 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "a cosine of two dimensions": (
         lambda: exact(kernel=K.Cosine(1.0)),
         ValueError,
-        "Cosine is a kernel of one dimension, got 2",
+        "Cosine: expected points in one dimension, got 2",
     ),
     "a word for a mean": (
         lambda: exact(mean="zero"),

@@ -76,7 +76,11 @@ REFUSALS = {
         ValueError,
         r"expected kernels that couple the same outputs, got \[2, 3\]",
     ),
-    "no tasks": (lambda: K.Coregional(K.RBF(), B)([[0.0]]), TypeError, "a Coregional kernel needs to know the outputs"),
+    "no tasks": (
+        lambda: K.Coregional(K.RBF(), B)([[0.0]]),
+        TypeError,
+        "a Coregional kernel needs the outputs of its points",
+    ),
 }
 
 
@@ -110,5 +114,5 @@ def test_a_kernel_of_one_s_own_about_another_has_to_say_how_it_is_coupled():
 
     kernel = Squared(K.Coregional(K.RBF(0.3), [[1.0, 0.5], [0.5, 1.0]]))
     X, tasks = torch.zeros(2, 1, dtype=torch.float64), torch.tensor([0, 1])
-    with pytest.raises(TypeError, match="a Coregional kernel needs to know the outputs"):
+    with pytest.raises(TypeError, match="a Coregional kernel needs the outputs of its points"):
         K.coupled_covariance(kernel, Sites(X, tasks), Sites(X, tasks))

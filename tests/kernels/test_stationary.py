@@ -119,12 +119,15 @@ REFUSALS = {
         lambda: K.Periodic(1.0, [1.0, 2.0])(np.zeros((3, 3))),
         "period: expected a number",
     ),
-    "cosine in two dimensions": (lambda: K.Cosine()(np.zeros((3, 2))), r"Cosine is a kernel of one dimension, got 2"),
+    "cosine in two dimensions": (
+        lambda: K.Cosine()(np.zeros((3, 2))),
+        r"Cosine: expected points in one dimension, got 2",
+    ),
     "mixture shapes": (lambda: K.SpectralMixture([1.0], [1.0], [[1.0]]), r"expected weights \[q\], means \[q, d\]"),
     "negative weights": (lambda: K.SpectralMixture([-1.0], [[1.0]], [[1.0]]), "weights: expected zero or positive"),
     "mixture dimensions": (
         lambda: K.SpectralMixture([1.0], [[1.0]], [[1.0]])(np.zeros((3, 2))),
-        "SpectralMixture of 1 dimensions got points in 2",
+        "SpectralMixture: expected points in 1 dimensions, .*, got 2",
     ),
     "negative variance": (lambda: K.Linear(-1.0), "variance: expected zero or positive"),
     "variances for other dimensions": (lambda: K.Linear([1.0, 2.0])(np.zeros((3, 3))), "variance: expected a number"),
@@ -160,7 +163,7 @@ def test_choices_are_alike_or_different():
     different = (x[:, None] != x).double() @ torch.tensor([1 / 0.7, 1 / 2.0], dtype=torch.float64)
     torch.testing.assert_close(K.Categorical([0.7, 2.0], categories=4)(x), torch.exp(-different))
     with pytest.raises(
-        ValueError, match=r"Categorical\(categories=4\): expected choices that differ by less than that"
+        ValueError, match=r"Categorical\(categories=4\): expected categories that differ by less than that"
     ):
         K.Categorical(1.0, categories=4)([[0.0]], [[7.0]])
 

@@ -1,6 +1,6 @@
-"""The kernel language: k(x, x') beside its spectral measure. Parametrisations are stated in each class.
+"""Kernels k(x, x') with their spectral measures. Each class states its parametrisation as a formula.
 
-A kernel is exported by the `__all__` of its module.
+Kernels are exported by the `__all__` of their modules.
 """
 # ruff: noqa: F403
 

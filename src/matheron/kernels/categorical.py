@@ -1,4 +1,4 @@
-"""Categorical: a kernel of choices, numbered 0, 1, ..., beside its spectral measure."""
+"""The kernel Categorical of categories, numbered 0, 1, ..., with its spectral measure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Categorical"]
 
 
 class Categorical(Stationary):
-    """k = prod_i (a_i + (1 - a_i) D(x_i - x'_i)), a_i = exp(-1 / lengthscale_i).
+    """The kernel of categories, k = prod_i (a_i + (1 - a_i) D(x_i - x'_i)) with a_i = exp(-1 / lengthscale_i).
 
-    A choice is a whole number, and there k = exp(-sum_i [x_i != x'_i] / lengthscale_i): any two choices are equally far
-    apart. Between whole numbers D is Dirichlet's kernel, D(r) = sin(pi r) / (m sin(pi r / m)), which is 1 at 0 and 0 at
-    all other whole numbers below m: so k is smooth, and has m frequencies per coordinate, which features hold exactly.
+    Categories are whole numbers, for which k = exp(-sum_i [x_i != x'_i] / lengthscale_i): any two categories are
+    equally far apart. D is Dirichlet's kernel, D(r) = sin(pi r) / (m sin(pi r / m)), which is 1 at 0, and 0 at all other
+    whole numbers below m. It makes k smooth, with m frequencies per coordinate, which features represent exactly.
 
     Args:
-        lengthscale: one for all coordinates or one for each: how alike different choices are.
-        categories: how many choices are told apart: those of a coordinate differ by less than this number. m is the
-            first odd number that is no less.
+        lengthscale: how similar different categories are, one number for all coordinates or one for each.
+        categories: the number of categories of a coordinate; the numbers of any two must differ by less. m is the
+            smallest odd number that is not below it.
 
     >>> from matheron import kernels
     >>> kernels.Categorical(lengthscale=1.0, categories=3)([[0.0], [1.0], [2.0]], [[1.0]])
@@ -67,23 +67,23 @@ class Categorical(Stationary):
         r = x[..., :, None, i] - z[..., None, :, i]
         if r.device.type == "cpu" and r.numel() and not transformed():
             far = float(r.detach().abs().max())
-            # Choices alone: between them k goes on, and is asked for where a series of it is made on a wider box.
+            # Only whole numbers are checked: the lattice evaluates k between them, on a wider box.
             if far > self._odd - 0.5 and bool((r.detach() == r.detach().round()).all()):
                 raise ValueError(
-                    f"Categorical(categories={self.categories}): expected choices that differ by less than that, got "
-                    f"ones that differ by {far:g}; number them 0, 1, ..., or give more categories"
+                    f"Categorical(categories={self.categories}): expected categories that differ by less than that, "
+                    f"got a difference of {far:g}; number them 0, 1, ..., or give a larger number of categories"
                 )
         return r
 
     def _dirichlet(self, r: Tensor) -> Tensor:
         m = self._odd
         below = torch.sin(r * (math.pi / m))
-        flat = below.abs() < 1e-6  # at 0, where both sines vanish: its series
+        flat = below.abs() < 1e-6  # near 0, both sines vanish and the Taylor series is used
         series = 1 + r.square() * (math.pi**2 * (1 / m**2 - 1) / 6)
         return torch.where(flat, series, torch.sin(math.pi * r) / (m * torch.where(flat, 1.0, below)))
 
     def _slope(self, r: Tensor) -> Tensor:
-        """dD/dr = (pi cos(pi r) - D pi cos(pi r / m)) / (m sin(pi r / m))."""
+        """The derivative dD/dr = (pi cos(pi r) - D pi cos(pi r / m)) / (m sin(pi r / m))."""
         m = self._odd
         below = torch.sin(r * (math.pi / m))
         flat = below.abs() < 1e-4
@@ -100,7 +100,7 @@ class Categorical(Stationary):
 
 
 class _Choices(HarmonicMeasure):
-    """In each dimension m harmonics of 2 pi / m with a share (1 - a) / m of the variance each, and a on zero."""
+    """The spectral measure: in each dimension, mass (1 - a) / m on each of m multiples of 2 pi / m, and a on zero."""
 
     def __init__(self, similarity: Tensor, m: int) -> None:
         super().__init__(torch.full_like(similarity, 2 * math.pi / m).detach(), similarity)

@@ -1,4 +1,4 @@
-"""Several outputs as one Gaussian process over (x, task)."""
+"""The kernel Coregional, which makes several outputs one Gaussian process over (x, task)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ __all__ = ["Coregional"]
 
 
 class Coregional(Kernel):
-    """k((x, i), (x', j)) = B[i, j] k(x, x'), B `[t, t]` symmetric and positive semi-definite.
+    """The kernel k((x, i), (x', j)) = B[i, j] k(x, x') of t outputs, with B `[t, t]` positive semi-definite.
 
-    Add several for a linear model of coregionalisation; a plain kernel added to one is shared by all tasks (a B of
-    ones). `coupled_covariance` is the covariance between given outputs; a path drawn from it has `[..., t]` outputs.
+    A sum of several is a linear model of coregionalisation. A kernel of one output in such a sum is shared by all
+    outputs (its B is all ones). `coupled_covariance` computes the covariance between given outputs, and paths have
+    values `[..., t]`.
 
     >>> from matheron import kernels
     >>> kernels.Coregional(kernels.RBF(), [[1.0, 0.9], [0.9, 1.0]]).num_outputs
@@ -34,7 +35,7 @@ class Coregional(Kernel):
             raise ValueError(f"B: expected a square matrix [t, t], got shape {list(B.shape)}")
         if len(B) < 2:
             raise ValueError(
-                f"B: expected at least two outputs, got {B.tolist()}; for one output scale the kernel, 2.0 * k"
+                f"B: expected at least two outputs, got {B.tolist()}; for one output, scale the kernel: 2.0 * k"
             )
         if not torch.allclose(B, B.mT, rtol=1e-6, atol=1e-9):
             raise ValueError("B: expected a symmetric matrix; B = W W^T + diag(kappa) is one")
@@ -44,13 +45,14 @@ class Coregional(Kernel):
                 f"B: expected a positive semi-definite matrix, got a smallest eigenvalue of {smallest:.4g}"
             )
         if kernel.num_outputs > 1:
-            raise ValueError("expected a kernel of one output; the product of two Coregional kernels couples them")
+            raise ValueError("kernel: expected a kernel of one output, got several; multiply two Coregional kernels")
         self.kernel = kernel
         self.register_buffer("B", B)
 
     def forward(self, x: Tensor, z: Tensor | None = None) -> NoReturn:
         raise TypeError(
-            "a Coregional kernel needs to know the outputs: call coupled_covariance(kernel, Sites(x, i), Sites(z, j))"
+            "a Coregional kernel needs the outputs of its points: call coupled_covariance(kernel, Sites(x, i), "
+            "Sites(z, j))"
         )
 
     with_gradient = diag = forward

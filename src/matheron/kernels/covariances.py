@@ -1,6 +1,6 @@
 """Covariances of linear functionals, such as slopes and averages.
 
-Of functionals L = sum_a w_a D_a at points x_a and M = sum_b v_b E_b at z_b,
+For functionals L = sum_a w_a D_a at points x_a and M = sum_b v_b E_b at z_b,
 
     Cov(L f, M f)  =  sum_a sum_b  w_a v_b  D_a E_b k(x_a, z_b),
 
@@ -21,12 +21,12 @@ from .base import Kernel
 
 
 def functional_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
-    """The covariance `[n, m]` of functionals, or of functionals and values at sites."""
+    """Compute the covariance `[n, m]` of functionals, or of functionals and values at sites."""
     return _of_functionals(kernel, Functionals.of(a), Functionals.of(b))
 
 
 def _of_functionals(kernel: Kernel, a: Functionals, b: Functionals, most_numbers: int = 1 << 22) -> Tensor:
-    """The covariance of functionals: `most_numbers` covariances of atoms at once, where rows have many."""
+    """Compute the covariance of functionals, with at most `most_numbers` covariances of atoms in memory."""
     if len(a.weights) * len(b.weights) <= most_numbers or (a.alone and b.alone):
         return a.summed(b.summed(_of_atoms(kernel, a, b)).mT).mT
     if len(a) > 1 and (len(a.weights) >= len(b.weights) or len(b) == 1):
@@ -39,7 +39,7 @@ def _of_functionals(kernel: Kernel, a: Functionals, b: Functionals, most_numbers
 
 
 def _of_atoms(kernel: Kernel, a: Functionals, b: Functionals) -> Tensor:
-    """The covariance `[N, M]` of weighted atoms, in memory of its own."""
+    """Compute the covariance `[N, M]` of weighted atoms in newly allocated memory."""
     parts = [(p, q) for p in a.parts() for q in b.parts()]
     if len(parts) == 1:
         ((order, _), (other, _)) = parts[0]
@@ -57,14 +57,14 @@ def _of_atoms(kernel: Kernel, a: Functionals, b: Functionals) -> Tensor:
 
 
 def _atoms(functionals: Functionals, index: slice | Tensor) -> Functionals:
-    """Some of the atoms, each a row of its own."""
+    """Select some of the atoms; each becomes a row."""
     f, each = functionals, torch.arange(len(functionals.weights), device=functionals.weights.device)[index]
     alone = torch.arange(len(each), device=each.device)
     return Functionals(f.sites[index], f.weights[index], f.orders[index], f.directions[index], alone)
 
 
 def _of_orders(kernel: Kernel, a: Functionals, b: Functionals, order: int, other: int) -> Tensor:
-    """The same of atoms that are all derivatives of these orders."""
+    """Compute the covariance of atoms that are all derivatives of these orders."""
     (x, i), (z, j) = (a.points, a.sites.outputs), (b.points, b.sites.outputs)
     left, right = a.directions[:, :order].unbind(1), b.directions[:, :other].unbind(1)
     if i is None or j is None:
@@ -79,7 +79,7 @@ def _of_orders(kernel: Kernel, a: Functionals, b: Functionals, order: int, other
 
 
 def functional_diagonal(kernel: Kernel, f: Functionals, at_once: int = 256) -> Tensor:
-    """The variance of each functional, from blocks of rows; of a radial kernel it does not depend on where they are."""
+    """Compute the variance of each functional by blocks; for a radial kernel, it does not depend on the location."""
     if f.alone and not len(f):
         return f.weights
     if not f.alone:
@@ -97,7 +97,7 @@ def functional_diagonal(kernel: Kernel, f: Functionals, at_once: int = 256) -> T
 
 
 def least_smoothness(kernel: Kernel, directions: Sequence[Tensor]) -> float:
-    """How many mean-square derivatives the functions of a kernel have along directions `[n, d]`, the fewest of all."""
+    """Return how many mean-square derivatives a kernel's functions have along directions `[n, d]`: the minimum."""
     if not directions:
         return float("inf")
     touched = torch.stack([u.detach().ne(0).any(0) for u in directions]).any(0)  # [d]

@@ -1,8 +1,8 @@
-"""Kernels of fidelities, in [0, 1]: how much a cheap simulation at fidelity s says of an expensive one at s'.
+"""Kernels of fidelities in [0, 1]: the covariance of a cheap simulation at fidelity s and an expensive one at s'.
 
-They are smooth functions of one coordinate or two, and so of a small rank: their features are polynomials through the
-kernel at Chebyshev nodes, exact to some twelve digits. A product with a stationary kernel has the products of both
-kernels' features.
+They are smooth functions of one or two coordinates, so their rank is small. Their features are polynomials that
+interpolate the kernel at Chebyshev nodes, with an error of about 1e-12. A product with a stationary kernel has the
+products of both kernels' features.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ __all__ = ["Downsampling", "ExponentialDecay", "LinearTruncated"]
 
 
 class ChebyshevFeatures(Value):
-    """T(x) M: polynomials T of each coordinate and their products `[n, nodes^d]`, constant beyond zero and `high`."""
+    """Features T(x) M, with the Chebyshev polynomials T of each coordinate and their products `[n, nodes^d]`.
+
+    They are constant outside [0, `high`].
+    """
 
     fields = ("high", "nodes")
 
@@ -34,7 +37,7 @@ class ChebyshevFeatures(Value):
 
 
 def chebyshev(x: Tensor, high: float, nodes: int) -> Tensor:
-    """Chebyshev polynomials on [0, high], of each coordinate, and their products: `[n, d] -> [n, nodes^d]`."""
+    """Compute Chebyshev polynomials of each coordinate on [0, high] and their products, `[n, d] -> [n, nodes^d]`."""
     u = (2 * x / high - 1).clamp(-1, 1)
     rows = [torch.ones_like(u), u]
     for _ in range(nodes - 2):
@@ -47,14 +50,14 @@ def chebyshev(x: Tensor, high: float, nodes: int) -> Tensor:
 
 
 def interpolated(kernel: Kernel, d: int, high: float, nodes: int = 20, least: float = 1e-13) -> ChebyshevFeatures:
-    """Features T M of a smooth kernel, M M^T = T^-1 K T^-T at the nodes, where K is made positive definite.
+    """Return features T M of a smooth kernel, with M M^T = T^-1 K T^-T for the kernel matrix K at the nodes.
 
     Args:
-        kernel: of d coordinates.
-        d: 1 or 2.
+        kernel: a kernel of d coordinates.
+        d: the number of coordinates, 1 or 2.
         high: the end of each coordinate's range, which starts at zero.
-        nodes: in each coordinate. A kernel (1 + s + s')^-1 is within 1e-12 with 16 nodes.
-        least: eigenvalues of K that count, as shares of the largest.
+        nodes: the number of nodes in each coordinate. For (1 + s + s')^-1, 16 nodes have an error below 1e-12.
+        least: eigenvalues of K below this share of the largest are dropped, so that K is positive definite.
     """
     with torch.no_grad():
         t = torch.arange(nodes, dtype=torch.float64, device="cpu")
@@ -67,10 +70,11 @@ def interpolated(kernel: Kernel, d: int, high: float, nodes: int = 20, least: fl
 
 
 class LinearTruncated(Kernel):
-    """c(s, s') = (1 - s) (1 - s') (1 + s s')^power: what a model errs by at fidelities s below one.
+    """The covariance c(s, s') = (1 - s) (1 - s') (1 + s s')^power of a simulation's error at fidelities s below one.
 
-    Of two fidelities the sum of both, and (1 - s_1) (1 - s_1') (1 - s_2) (1 - s_2') (1 + s_1 s_1' + s_2 s_2')^power.
-    With powers that are no whole numbers it is not quite positive definite, by some 1e-4 of its variance.
+    For two fidelities, it is the sum of both and (1 - s_1) (1 - s_1') (1 - s_2) (1 - s_2') (1 + s_1 s_1' + s_2
+    s_2')^power. If `power` is not a whole number, the kernel has slightly negative eigenvalues, about 1e-4 of its
+    variance.
 
     >>> from matheron import kernels
     >>> k = kernels.RBF(0.3).on(0) + kernels.LinearTruncated(1.0).on(1) * kernels.RBF(0.2).on(0)
@@ -100,7 +104,7 @@ class LinearTruncated(Kernel):
 
 
 class Downsampling(Kernel):
-    """c(s, s') = offset + ((1 - s) (1 - s'))^(1 + power), of two features.
+    """The kernel c(s, s') = offset + ((1 - s) (1 - s'))^(1 + power), which has two features.
 
     >>> from matheron import kernels
     >>> kernels.Downsampling(1.0, 0.5)([[0.0], [1.0]]).diagonal()
@@ -121,7 +125,7 @@ class Downsampling(Kernel):
 
 
 class DownsamplingFeatures(Value):
-    """[sqrt(offset), (1 - s)^(1 + power)]."""
+    """The features [sqrt(offset), (1 - s)^(1 + power)] of Downsampling."""
 
     def __init__(self, power: Tensor, offset: Tensor) -> None:
         super().__init__(power=power, offset=offset)
@@ -134,7 +138,7 @@ class DownsamplingFeatures(Value):
 
 
 class ExponentialDecay(Kernel):
-    """c(s, s') = offset + (1 + (s + s') / lengthscale)^-power, for s from zero to `high`.
+    """The kernel c(s, s') = offset + (1 + (s + s') / lengthscale)^-power, for s from zero to `high`.
 
     >>> from matheron import kernels
     >>> kernels.ExponentialDecay(1.0, 1.0, 0.5)([[0.0], [1.0]]).diagonal()

@@ -15,7 +15,7 @@ __all__ = ["Constant", "Linear", "Polynomial"]
 
 
 class Linear(Kernel):
-    """k = sum_i variance_i x_i x'_i.
+    """The linear kernel k = sum_i variance_i x_i x'_i, whose functions are linear.
 
     >>> from matheron import kernels
     >>> kernels.Linear(variance=2.0)([[1.0, 3.0]], [[1.0, 1.0]])
@@ -45,7 +45,7 @@ class Linear(Kernel):
 
 
 class Polynomial(Kernel):
-    """k = (x . x' + offset)^degree.
+    """The polynomial kernel k = (x . x' + offset)^degree, whose functions are polynomials of this degree.
 
     >>> from matheron import kernels
     >>> kernels.Polynomial(degree=2, offset=1.0)([[1.0]], [[2.0]])
@@ -78,7 +78,7 @@ class Polynomial(Kernel):
 
 
 class Constant(Kernel):
-    """k = value: a random level, the same everywhere.
+    """The constant kernel k = value, whose functions are constant.
 
     >>> from matheron import kernels
     >>> kernels.Constant(3.0)([[0.0]], [[5.0]])
@@ -91,7 +91,7 @@ class Constant(Kernel):
         super().__init__(value=positive(value, "value", zero=True, max_ndim=0))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])  # torch's imports SymPy: a second
+        batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])  # torch's function imports SymPy, which takes a second
         return self.value.expand(*batch, x.shape[-2], z.shape[-2])
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

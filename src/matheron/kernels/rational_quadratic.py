@@ -1,11 +1,11 @@
-"""RationalQuadratic beside its spectral measure, and the Bessel function that its density needs."""
+"""The kernel RationalQuadratic with its spectral measure, and the Bessel function that its density needs."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import scipy  # whose special functions it imports when they are first used
+import scipy  # it imports scipy.special at first use
 import torch
 from torch import Tensor
 
@@ -18,7 +18,9 @@ __all__ = ["RationalQuadratic"]
 
 
 class RationalQuadratic(Radial):
-    """k = (1 + r^2 / (2 alpha))^(-alpha): RBFs of Gamma(alpha, alpha) precision.
+    """The rational quadratic kernel k = (1 + r^2 / (2 alpha))^(-alpha), a mixture of RBFs of different lengthscales.
+
+    Their squared inverse lengthscales have a Gamma(alpha, alpha) distribution. r is the distance in lengthscales.
 
     >>> from matheron import kernels
     >>> kernels.RationalQuadratic(alpha=1.0)([[0.0]], [[1.0]])
@@ -47,7 +49,7 @@ class RationalQuadratic(Radial):
 
 
 class GammaScaled(Elliptical):
-    """A normal times the root of a Gamma(alpha, alpha) draw: RationalQuadratic."""
+    """The spectral measure of RationalQuadratic: a normal vector times the root of a Gamma(alpha, alpha) variable."""
 
     num_mixing_uniforms = 1
 
@@ -68,31 +70,33 @@ class GammaScaled(Elliptical):
 
     def log_radial(self, r2: Tensor) -> Tensor:
         alpha, d = self.alpha, self.input_dim
-        r2 = r2.clamp_min(1e-100)  # at zero the density of a small alpha is infinite
+        r2 = r2.clamp_min(1e-100)  # for a small alpha the density is infinite at zero
         order = alpha - d / 2
         constant = alpha * alpha.log() - torch.lgamma(alpha) + math.log(2) - d / 2 * math.log(2 * math.pi)
         return constant + order / 2 * (r2 / (2 * alpha)).log() + log_bessel_k(order, (2 * alpha * r2).sqrt())
 
 
 def log_bessel_k(order: Tensor, s: Tensor) -> Tensor:
-    """log K_a(s) for a real order a (one number) and s > 0, differentiable in both.
+    """Compute log K_a(s) for a real order a (one number) and s > 0, differentiable in both.
 
-    K_a(s) is half the integral of exp(a t - s cosh t) over all t, which the trapezoidal rule gets to rounding in a few
-    dozen nodes, once they lie where the integrand does: about its peak at sinh t = a / s.
+    K_a(s) is half the integral of exp(a t - s cosh t) over all t. The trapezoidal rule is accurate to rounding with
+    some dozens of nodes around the integrand's peak at sinh t = a / s.
     """
     in_graph = transformed() or (torch.is_grad_enabled() and (s.requires_grad or order.requires_grad))
     if s.device.type == "cpu" and not in_graph:
         at = s.detach().double().numpy()
-        value = s.new_tensor(np.log(scipy.special.kve(float(order), at)) - at)  # faster, until it overflows
+        value = s.new_tensor(
+            np.log(scipy.special.kve(float(order), at)) - at
+        )  # this is faster, but it overflows for small s
         if bool(value.isfinite().all()):
             return value
     return _log_trapezoid(order, s)
 
 
 def _log_trapezoid(order: Tensor, s: Tensor, nodes: int = 160, fall: float = 37.0) -> Tensor:
-    """The rule with this many nodes, where the integrand is cut when it has fallen by e^-37.
+    """Apply the trapezoidal rule with `nodes` nodes, up to where the integrand has fallen by exp(-`fall`).
 
-    The error falls exponentially with the nodes: it is below 1e-13 here.
+    The error decreases exponentially with the number of nodes; with 160 it is below 1e-13.
     """
     a = order.abs()
     with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Stationary kernels that are not radial, each beside its spectral measure: Periodic, Cosine, SpectralMixture.
+"""Stationary kernels that are not radial, each with its spectral measure: Periodic, Cosine, SpectralMixture.
 
-Every stationary kernel has k(x, x) = 1 except SpectralMixture, whose weights are variances.
+They have k(x, x) = 1, except SpectralMixture, whose weights are variances.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Cosine", "Periodic", "SpectralMixture"]
 
 
 class Periodic(Stationary):
-    """k = exp(-2 sum_i sin^2(pi (x_i - x'_i) / period_i) / lengthscale_i^2).
+    """The periodic kernel k = exp(-2 sum_i sin^2(pi (x_i - x'_i) / period_i) / lengthscale_i^2).
 
     >>> from matheron import kernels
     >>> kernels.Periodic(lengthscale=1.0, period=2.0)([[0.0]], [[4.0]])
@@ -65,7 +65,7 @@ class Periodic(Stationary):
 
 
 class Cosine(Stationary):
-    """k = cos(2 pi (x - x') / period), in one dimension; with `.on(i)`, of one coordinate.
+    """The cosine kernel k = cos(2 pi (x - x') / period) in one dimension; use `.on(i)` for coordinate i of several.
 
     >>> from matheron import kernels
     >>> kernels.Cosine(period=4.0)([[0.0]], [[4.0]])
@@ -80,8 +80,8 @@ class Cosine(Stationary):
     def _phase(self, x: Tensor, z: Tensor) -> Tensor:
         if x.shape[-1] != 1:
             raise ValueError(
-                f"Cosine is a kernel of one dimension, got {x.shape[-1]}: of a distance in more it is not positive "
-                "definite; use Cosine(...).on(i), and products of these"
+                f"Cosine: expected points in one dimension, got {x.shape[-1]}, where a cosine of the distance is not "
+                "positive definite; use Cosine(...).on(i), and products of these"
             )
         return (x - z.mT) * (2 * math.pi / self.period)
 
@@ -98,7 +98,10 @@ class Cosine(Stationary):
 
 
 class SpectralMixture(Kernel):
-    """k = sum_q w_q exp(-2 pi^2 sum_j s_qj^2 r_j^2) cos(2 pi mu_q . r), with weights `[q]`, means and scales `[q, d]`.
+    """The spectral mixture kernel k = sum_q w_q exp(-2 pi^2 sum_j s_qj^2 r_j^2) cos(2 pi mu_q . r), r = x - x'.
+
+    Weights w are `[q]`, means mu and scales s are `[q, d]`; the spectral density is a mixture of Gaussians (Wilson and
+    Adams, 2013).
 
     >>> from matheron import kernels
     >>> kernels.SpectralMixture(weights=[2.0], means=[[1.0]], scales=[[0.1]])([[0.0]], [[0.0]])
@@ -120,10 +123,13 @@ class SpectralMixture(Kernel):
 
     def _check(self, input_dim: int) -> None:
         if self.means.shape[1] != input_dim:
-            raise ValueError(f"SpectralMixture of {self.means.shape[1]} dimensions got points in {input_dim}")
+            raise ValueError(
+                f"SpectralMixture: expected points in {self.means.shape[1]} dimensions, those of its means, got "
+                f"{input_dim}"
+            )
 
     def _components(self, x: Tensor, z: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Of each component the mean, the scales, the Gaussian around the cosine, and the cosine's phase."""
+        """Yield the mean, the scales, the Gaussian factor and the cosine's phase of each component."""
         for w, mu, s in zip(self.weights, self.means, self.scales, strict=True):
             phase = (2 * math.pi) * ((x @ mu)[..., :, None] - (z @ mu)[..., None, :])
             yield mu, s, w * torch.exp(-2 * math.pi**2 * squared_distance(x * s, z * s)), phase
