@@ -100,7 +100,7 @@ WITHOUT_EXAMPLE = {
     "models.observe": "Boxes",
     "models.several": "Batch Ensemble Outputs SelectedOutputs",
     "models.transforms": "Affine BoxCox Chain Exp Imputed Inverse Kumaraswamy Log Masked Missing Network "
-    OneHot Power Projected Round RowMap SignedExp Transform YeoJohnson as_map chained",
+    "OneHot Power Projected Round RowMap SignedExp Transform YeoJohnson as_map chained",
     "paths.algebra": "Composition Selection Stack",
     "paths.matheron_rule": "weight_space_update",
     "paths.multi_model": "EnsemblePaths",

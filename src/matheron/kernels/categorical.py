@@ -20,8 +20,8 @@ class Categorical(Stationary):
     """The kernel of categories, k = prod_i (a_i + (1 - a_i) D(x_i - x'_i)) with a_i = exp(-1 / lengthscale_i).
 
     Categories are whole numbers, for which k = exp(-sum_i [x_i != x'_i] / lengthscale_i): any two categories are
-    equally far apart. D is Dirichlet's kernel, D(r) = sin(pi r) / (m sin(pi r / m)), which is 1 at 0, and 0 at all other
-    whole numbers below m. It makes k smooth, with m frequencies per coordinate, which features represent exactly.
+    equally far apart. D is Dirichlet's kernel, D(r) = sin(pi r) / (m sin(pi r / m)), which is 1 at 0 and 0 at all
+    other whole numbers below m. It makes k smooth, with m frequencies per coordinate, which features represent exactly.
 
     Args:
         lengthscale: how similar different categories are, one number for all coordinates or one for each.
