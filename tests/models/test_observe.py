@@ -221,12 +221,12 @@ def test_refreshed_paths_keep_their_values():
 
 def test_averages_take_as_many_nodes_as_the_kernel_needs():
     lower, upper = torch.zeros(1, 1, dtype=DOUBLE), torch.ones(1, 1, dtype=DOUBLE)
-    smooth = ExactGP(K.RBF(5.0), observe.mean(lower, upper), [1.0], 0.1)
-    wiggly = ExactGP(K.RBF(0.05), observe.mean(lower, upper), [1.0], 0.1)
+    smooth = ExactGP(K.RationalQuadratic(2.0, 5.0), observe.mean(lower, upper), [1.0], 0.1)
+    wiggly = ExactGP(K.RationalQuadratic(2.0, 0.05), observe.mean(lower, upper), [1.0], 0.1)
     assert len(smooth.sites.points) < len(wiggly.sites.points)
     h = (torch.arange(4000, dtype=DOUBLE) + 0.5) / 4000
     variance = (
-        2 * ((1 - h) * (-0.5 * (h / 0.05) ** 2).exp()).mean()
+        2 * ((1 - h) * (1 + 0.25 * (h / 0.05) ** 2) ** -2).mean()
     )  # of an average: the density of |x - x'| is 2 (1 - h)
     torch.testing.assert_close(K.coupled_diagonal(wiggly.kernel, wiggly.sites)[0], variance, rtol=1e-5, atol=0)
 

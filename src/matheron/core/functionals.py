@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Self, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +22,8 @@ class Functionals(Value):
 
         L_r f  =  sum over the atoms a of row r of  weight_a  D_a f(x_a),      D_a = (u_a1 . grad) ... (u_aq . grad)
 
-    Atoms lie row by row. Their order q is 0 for a value, 1 for a slope and 2 for a second derivative.
-    `matheron.observe` makes them.
+    Atoms lie row by row. Their order q is 0 for a value, 1 for a slope and 2 for a second derivative. An atom with
+    sides is the average over a box about its point. `matheron.observe` makes them.
 
     Args:
         sites: the points of the atoms `[N, d]`, and the output that each is of.
@@ -29,18 +31,30 @@ class Functionals(Value):
         orders: q of each atom, `[N]` whole numbers.
         directions: u, `[N, p, d]` with p the largest order; those beyond an atom's own order are zero.
         starts: the first atom of each row, `[n]`.
+        sides: of the boxes, `[N, d]`, zero for points; None where all are points.
     """
 
-    shapes = "weights: N, orders: N, directions: N p d, starts: n"
+    shapes = "weights: N, orders: N, directions: N p d, starts: n, sides: N d"
 
     sites: Sites
     weights: Tensor
     orders: Tensor
     directions: Tensor
     starts: Tensor
+    sides: Tensor | None
 
-    def __init__(self, sites: Sites, weights: Tensor, orders: Tensor, directions: Tensor, starts: Tensor) -> None:
-        super().__init__(weights=weights, orders=orders, directions=directions, starts=starts, sites=sites)
+    def __init__(
+        self,
+        sites: Sites,
+        weights: Tensor,
+        orders: Tensor,
+        directions: Tensor,
+        starts: Tensor,
+        sides: Tensor | None = None,
+    ) -> None:
+        sides = sides if sides is not None and bool((sides != 0).any()) else None
+        atoms = dict(weights=weights, orders=orders, directions=directions, starts=starts, sides=sides)
+        super().__init__(**atoms, sites=sites)
 
     def check(self) -> None:
         N = len(self.sites)
@@ -50,6 +64,8 @@ class Functionals(Value):
             raise ValueError("Functionals: expected orders and starts that are whole numbers")
         if N and not 0 <= int(self.orders.min()) <= int(self.orders.max()) <= self.directions.shape[1]:
             raise ValueError(f"Functionals: expected orders from 0 to {self.directions.shape[1]}")
+        if self.sides is not None and (self.sides.shape != self.points.shape or bool((self.sides < 0).any())):
+            raise ValueError(f"Functionals: expected sides {list(self.points.shape)} of at least zero")
         edges = torch.cat([self.starts.new_zeros(1), self.starts, self.starts.new_tensor([N])]).diff()
         if len(self.starts) and (int(edges[0]) != 0 or int(edges[1:].min()) < 1):
             raise ValueError("Functionals: expected at least one atom in each row, and rows in order")
@@ -76,6 +92,7 @@ class Functionals(Value):
             torch.cat([part.orders for part in each]),
             torch.cat([_padded(part.directions, most) for part in each]),
             torch.cat([part.starts + first for part, first in zip(each, sizes[:-1], strict=True)]),
+            None if all(part.sides is None for part in each) else torch.cat([part.sides_or_zero for part in each]),
         )
 
     def __len__(self) -> int:
@@ -100,6 +117,7 @@ class Functionals(Value):
             both.orders[order],
             both.directions[order],
             counts.cumsum(0) - counts,
+            None if both.sides is None else both.sides[order],
         )
 
     def __mul__(self, factor: float | Tensor) -> Functionals:
@@ -139,6 +157,16 @@ class Functionals(Value):
         return self.sites.points.shape[1]
 
     @property
+    def sides_or_zero(self) -> Tensor:
+        """The sides `[N, d]`, zero where all atoms are points."""
+        return torch.zeros_like(self.points) if self.sides is None else self.sides
+
+    @property
+    def boxes(self) -> Tensor:
+        """Centres and sides side by side, `[N, 2 d]`; the points `[N, d]` where no atom has sides."""
+        return self.points if self.sides is None else torch.cat([self.points, self.sides], dim=1)
+
+    @property
     def order(self) -> int:
         """The largest order of a derivative."""
         return self.directions.shape[1]
@@ -176,7 +204,12 @@ class Functionals(Value):
             starts = counts.cumsum(0) - counts
             atoms = torch.arange(int(counts.sum()), device=starts.device)
             atoms = atoms + (first - starts).repeat_interleave(counts)
-        return Functionals(self.sites[atoms], self.weights[atoms], self.orders[atoms], self.directions[atoms], starts)
+        return self.atoms(atoms, starts)
+
+    def atoms(self, index: Tensor | slice, starts: Tensor) -> Functionals:
+        """Functionals of some of the atoms."""
+        some = (self.sites[index], self.weights[index], self.orders[index], self.directions[index])
+        return Functionals(*some, starts, None if self.sides is None else self.sides[index])
 
     def of_outputs(self, outputs: Tensor | None) -> Functionals:
         """The same functionals of other outputs, given for each row `[n]`."""
@@ -188,14 +221,17 @@ class Functionals(Value):
         return self.replaced(weights=self.weights * (factor if self.alone else factor[self.rows]))
 
     def parts(self) -> list[tuple[int, slice | Tensor]]:
-        """The orders that there are, and which atoms have each."""
+        """The orders that there are, and which atoms have each: points, and then boxes."""
         found: list[tuple[int, slice | Tensor]] = []
+        box = None if self.sides is None else (self.sides != 0).any(1)
         for order in range(self.order + 1):
-            at = (self.orders == order).nonzero()[:, 0]
-            if len(at) == 0:
-                continue
-            first, last = int(at[0]), int(at[-1])
-            found.append((order, slice(first, last + 1) if last - first + 1 == len(at) else at))
+            have = self.orders == order
+            for some in [have] if box is None else [have & ~box, have & box]:
+                at = some.nonzero()[:, 0]
+                if len(at) == 0:
+                    continue
+                first, last = int(at[0]), int(at[-1])
+                found.append((order, slice(first, last + 1) if last - first + 1 == len(at) else at))
         return found
 
     def summed(self, values: Tensor) -> Tensor:
@@ -204,9 +240,22 @@ class Functionals(Value):
             return values
         return values.new_zeros(*values.shape[:-1], len(self)).index_add(-1, self.rows, values)
 
+    def of_parts(self, observed: Callable[[Functionals], Tensor]) -> Tensor:
+        """The sums `[.., n]` over each row's atoms of what `observed` makes of the atoms of each kind, `[.., m]`."""
+        total = None
+        for _, at in self.parts():
+            index = torch.arange(len(self.weights), device=self.weights.device)[at]
+            part = observed(self.atoms(at, torch.arange(len(index), device=index.device)))
+            total = part.new_zeros(*part.shape[:-1], len(self.weights)) if total is None else total
+            total = total.index_copy(-1, index, part)
+        assert total is not None
+        return self.summed(total)
+
     def features(self, phi: Callable[[Sites], Tensor]) -> Tensor:
         """L phi `[n, c]` of functions phi, which are given at sites: `[m, c]`. Derivatives are by automatic
-        differentiation."""
+        differentiation. Functions that can be averaged take `as_points` in place of these."""
+        if self.sides is not None:
+            raise TypeError("features: expected functionals of values and derivatives, got averages over boxes")
         values = None
         for order, at in self.parts():
             some, outputs = self.sites[at], self.sites.outputs
@@ -222,6 +271,8 @@ class Functionals(Value):
     def of_waves(self, waves: Tensor, theta: Tensor) -> Tensor:
         """L of cos(theta . x) and sin(theta . x), from their values `[N, 2 k]` at the atoms: `[n, 2 k]`."""
         found = []
+        if self.sides is not None:
+            waves = waves * averages_of_waves(theta.to(waves), self.sides.to(waves)).repeat(1, 2)
         for order, at in self.parts():
             cos, sin = waves[at].chunk(2, dim=-1)
             for u in self.directions[at, :order].unbind(1):
@@ -261,7 +312,7 @@ class Functionals(Value):
         if not self.alone:
             return None
         outputs = self.weights if self.sites.outputs is None else self.sites.outputs.to(self.weights)
-        each = [self.points, self.weights[:, None], self.orders[:, None].to(self.weights), outputs[:, None]]
+        each = [self.boxes, self.weights[:, None], self.orders[:, None].to(self.weights), outputs[:, None]]
         return torch.cat([*each, self.directions.flatten(1)], dim=1)
 
     def moved(self, points: Tensor, jacobian: Tensor | None) -> Self:
@@ -269,12 +320,48 @@ class Functionals(Value):
 
         The Jacobian J `[N, e, d]` of T is None for the identity, and where there are no derivatives.
         """
-        directions = self.directions
+        directions, sides = self.directions, self.sides
         if jacobian is not None:
             directions = directions @ jacobian.mT  # [N, p, e]
+            sides = None if sides is None else (jacobian.abs() @ sides[..., None])[..., 0]  # of T by coordinate
         elif not self.order:
             directions = points.new_zeros(len(points), 0, points.shape[1])
-        return self.replaced(sites=Sites(points, self.sites.outputs), directions=directions)
+        return self.replaced(sites=Sites(points, self.sites.outputs), directions=directions, sides=sides)
+
+    def as_points(self) -> Self:
+        """Boxes as points of 2 d coordinates, centres and sides, at which averages of functions are functions."""
+        directions = torch.nn.functional.pad(self.directions, (0, self.input_dim))
+        return self.replaced(sites=Sites(self.boxes, self.sites.outputs), directions=directions, sides=None)
+
+    def by_nodes(self, count: int) -> Functionals:
+        """Functionals of points: averages by the Gauss-Legendre rule with `count` nodes in each dimension."""
+        d, sides = self.input_dim, self.sides_or_zero
+        nodes, weights = (torch.from_numpy(each).to(self.weights) for each in np.polynomial.legendre.leggauss(count))
+        at = torch.cartesian_prod(*[nodes / 2] * d).reshape(-1, d)  # [p, d] in the unit box about zero
+        w = torch.cartesian_prod(*[weights / 2] * d).reshape(-1, d).prod(-1)  # [p]
+        box = (sides != 0).any(1)
+        each = torch.where(box, len(w), 1)  # nodes of each atom
+        atom = torch.arange(len(each), device=each.device).repeat_interleave(each)
+        offset, factor = torch.zeros_like(self.points)[atom], torch.ones_like(self.weights)[atom]
+        offset[box[atom]] = (sides[box][:, None] * at).reshape(-1, d)
+        factor[box[atom]] = w.repeat(int(box.sum()))
+        outputs = None if self.sites.outputs is None else self.sites.outputs[atom]
+        sites = Sites(self.points[atom] + offset, outputs)
+        starts = (each.cumsum(0) - each)[self.starts]
+        return Functionals(sites, self.weights[atom] * factor, self.orders[atom], self.directions[atom], starts)
+
+    def at_centres(self) -> Self:
+        """The same of the values at the centres of boxes, which are the averages of linear functions."""
+        return self if self.sides is None else self.replaced(sides=None)
+
+
+def averages_of_waves(theta: Tensor, sides: Tensor) -> Tensor:
+    """prod_i sin(theta_i w_i / 2) / (theta_i w_i / 2), by which averages over boxes with sides w `[.., n, d]` shrink
+    waves with frequencies theta `[.., f, d]`: `[.., n, f]`."""
+    each = [
+        torch.sinc(sides[..., :, None, i] * (theta[..., None, :, i] / (2 * torch.pi))) for i in range(theta.shape[-1])
+    ]
+    return functools.reduce(torch.mul, each)
 
 
 def _padded(directions: Tensor, most: int) -> Tensor:

@@ -1,6 +1,8 @@
 """How paths are computed: bases and their weighted sums, and evaluators that each take some terms of a record."""
 
 from . import fused as _fused
+from .averages import averaged_basis as averaged_basis
+from .averages import averaged_record as averaged_record
 from .bases import Basis as Basis
 from .bases import Canonical as Canonical
 from .bases import Cosines as Cosines

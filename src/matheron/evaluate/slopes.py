@@ -87,7 +87,7 @@ class CanonicalSlopes(CutBasis):
     def _along(self, x: Tensor, more: list[Tensor]) -> Tensor:
         """The basis functions `[B, n, c]`, differentiated in x along more directions `[d]`."""
         flat = x.reshape(-1, x.shape[-1])
-        left = [u.expand_as(flat) for u in [*more, *self.left]]
+        left = [u.expand(len(flat), -1) for u in [*more, *self.left]]
         return self.kernel.derivative(flat, self.centres, left, self.directions.unbind(1)).reshape(
             *x.shape[:-1], self.size
         )

@@ -13,11 +13,11 @@ from ..core.checks import ArrayLike, Names, as_count, as_tensor, seeded
 from ..core.functionals import Functionals
 from ..core.sites import Sites
 from ..kernels import RBF, Kernel, Matern, Scaled, coupled_diagonal
+from ..kernels.averaged import averages_in_closed_form
 from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Likelihood
 from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
-from ..models.observations import is_observable, moved_inside, prior_variance
-from ..models.observe import Boxes, Observable
+from ..models.observations import by_quadrature, is_observable, moved_inside, prior_variance
 from ..solvers import Solver, as_solver
 from .hyperparameters import NoiseBlocks, Prior, default_kernel_priors
 from .laplace import Asked, fit_outcomes
@@ -42,7 +42,7 @@ class FitSettings(TypedDict, total=False):
 @overload
 def fit(
     kernel: Kernel | None,
-    X: ArrayLike | Observable | Sequence[Observable],
+    X: ArrayLike | Functionals | Sequence[Functionals],
     y: ArrayLike | Sequence[ArrayLike],
     *,
     likelihood: None = None,
@@ -65,7 +65,7 @@ def fit(
 @torch.inference_mode(False)  # gradients are needed, whoever calls
 def fit(
     kernel: Kernel | None,
-    X: ArrayLike | Observable | Sequence[Observable],
+    X: ArrayLike | Functionals | Sequence[Functionals],
     y: ArrayLike | Sequence[ArrayLike],
     *,
     likelihood: Likelihood | None = None,
@@ -163,7 +163,8 @@ def fit(
             usual = default_kernel_priors(d).items()
             priors = {name: prior for name, prior in usual if name != "noise" or noise is None}
     if is_observable(X):
-        X = _with_nodes(X)
+        closed = averages_in_closed_form(kernel, _dimension(X))
+        X = X if closed else _with_nodes(X)
     data = ExactGP(kernel, X, y, 0.0 if noise is None else noise, tasks=tasks)  # checks, and one row per observation
     sites, user_y = data.sites, _apart(data.train_targets)
     observed, blocks = is_observable(X), None
@@ -228,9 +229,7 @@ def _with_nodes(X: Any, shortest: float = 0.1) -> Any:
     def resolved(part: Any) -> Any:
         if isinstance(part, list | tuple):
             return [resolved(each) for each in part]
-        if not isinstance(part, Boxes):
-            return part
-        return part.resolved(lambda functionals: prior_variance(kernel, functionals.double()))
+        return by_quadrature(part, lambda functionals: prior_variance(kernel, functionals.double()))
 
     return resolved(X)
 
@@ -240,17 +239,17 @@ def _ends(X: Any) -> Iterator[Tensor]:
     if isinstance(X, list | tuple):
         for part in X:
             yield from _ends(part)
-    elif isinstance(X, Boxes):
-        yield X.lower.double()
-        yield X.upper.double()
     elif isinstance(X, Functionals):
         yield X.points.double()
+        if X.sides is not None:
+            yield X.points.double() - X.sides.double() / 2
+            yield X.points.double() + X.sides.double() / 2
 
 
 def _rows_of(X: object) -> list[int]:
     """How many rows each block of functionals has."""
     if not isinstance(X, list | tuple):
-        return [len(cast(Observable, X))]
+        return [len(cast(Functionals, X))]
     return [sum(_rows_of(part)) for part in X]
 
 
@@ -258,7 +257,7 @@ def _dimension(X: object) -> int:
     """That of the points of functionals."""
     while isinstance(X, list | tuple):
         X = next((part for part in X if is_observable(part)), X[0])
-    return cast(Observable, X).input_dim
+    return cast(Functionals, X).input_dim
 
 
 def _units_of_functionals(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core.functionals import Functionals, Observed
 from ..core.modes import transformed
+from .averaged import Averaged
 from .base import Kernel
 
 
@@ -58,14 +59,15 @@ def _of_atoms(kernel: Kernel, a: Functionals, b: Functionals) -> Tensor:
 
 def _atoms(functionals: Functionals, index: slice | Tensor) -> Functionals:
     """Select some of the atoms; each becomes a row."""
-    f, each = functionals, torch.arange(len(functionals.weights), device=functionals.weights.device)[index]
-    alone = torch.arange(len(each), device=each.device)
-    return Functionals(f.sites[index], f.weights[index], f.orders[index], f.directions[index], alone)
+    each = torch.arange(len(functionals.weights), device=functionals.weights.device)[index]
+    return functionals.atoms(index, torch.arange(len(each), device=each.device))
 
 
 def _of_orders(kernel: Kernel, a: Functionals, b: Functionals, order: int, other: int) -> Tensor:
     """Compute the covariance of atoms that are all derivatives of these orders."""
-    (x, i), (z, j) = (a.points, a.sites.outputs), (b.points, b.sites.outputs)
+    (x, i), (z, j) = (a.boxes, a.sites.outputs), (b.boxes, b.sites.outputs)
+    if a.sides is not None or b.sides is not None:
+        kernel = Averaged(kernel, a.input_dim)
     left, right = a.directions[:, :order].unbind(1), b.directions[:, :other].unbind(1)
     if i is None or j is None:
         K = kernel.derivative(x, z, left, right)
@@ -86,7 +88,8 @@ def functional_diagonal(kernel: Kernel, f: Functionals, at_once: int = 256) -> T
         rows = [f[first : first + 1] for first in range(len(f))]
         return torch.cat([_of_functionals(kernel, row, row)[0] for row in rows])
     if kernel.num_outputs == 1 and kernel.radial_parts(f.input_dim) is not None and not transformed():
-        what = torch.cat([f.weights[:, None], f.orders[:, None].to(f.weights), f.directions.flatten(1)], dim=1).detach()
+        of_each = [f.weights[:, None], f.orders[:, None].to(f.weights), f.directions.flatten(1), f.sides_or_zero]
+        what = torch.cat(of_each, dim=1).detach()
         each, place = what.unique(dim=0, return_inverse=True)
         if len(each) < len(f):
             first = torch.full((len(each),), len(f), device=place.device)

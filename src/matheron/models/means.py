@@ -38,7 +38,7 @@ class Mean(Value):
             m, dm = mean.with_gradient(X[None])  # [1, N, 1 or t], [1, N, 1 or t, d]
             return sites.of_gradients(m, dm)[0].to(X)
         if isinstance(sites, Functionals):
-            return sites.features(lambda some: mean.at(some)[:, None])[:, 0].to(X)
+            return sites.at_centres().features(lambda some: mean.at(some)[:, None])[:, 0].to(X)
         m = mean(X[None])[0]  # [n, 1 or t]
         if sites.outputs is None and m.shape[-1] > 1:
             raise ValueError(f"mean: expected one number per point for one output, got {m.shape[-1]} of them")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_noise, as_points, as_tensor, column_hint
+from ..core.checks import ArrayLike, as_noise, as_points, as_tensor, column_hint, level_outside
 from ..core.functionals import Functionals, Observed
 from ..core.sites import Sites, as_tasks
 from ..kernels import Kernel, coupled_diagonal
+from ..kernels.averaged import averages_in_closed_form
 from ..kernels.covariances import least_smoothness
-from .observe import Boxes, Observable, stack
+from .means import ConstantMean, LinearMean, Mean
+from .observe import QuadratureWarning, stack
 from .transforms import Transform
+
+# Functionals with averages over boxes, as they are or with sums over quadrature nodes in place of these.
+Averaging: TypeAlias = Callable[[Functionals], Functionals]
 
 
 class Observations(NamedTuple):
@@ -34,13 +41,13 @@ class Observations(NamedTuple):
 
 
 def as_observations(
-    X: ArrayLike | Observable | Sequence[Observable],
+    X: ArrayLike | Functionals | Sequence[Functionals],
     y: ArrayLike | Sequence[ArrayLike],
     noise: ArrayLike | Sequence[ArrayLike],
     tasks: ArrayLike | None,
     num_outputs: int,
     *,
-    variance_of: Callable[[Functionals], Tensor] | None = None,
+    averaged: Averaging | None = None,
     num_paths: int | None = None,
     like: Tensor | None = None,
 ) -> Observations:
@@ -48,14 +55,14 @@ def as_observations(
 
     Args:
         y: targets `[n]`, or `[n, t]` for t outputs without `tasks`.
-        variance_of: numbers that tell whether averages over boxes are found precisely enough, such as variances.
+        averaged: what becomes of averages over boxes, which some kernels and functions know and others do not.
         num_paths: s, where each path may have targets of its own, `[s, n]` or `[s, n, t]`.
         like: a tensor of the dtype and on the device that functionals are brought to.
     """
     if is_observable(X):
-        if variance_of is None:
+        if averaged is None:
             raise TypeError("X: expected points [n, d], got functionals, which are observed by exact models alone")
-        return _as_observed(X, y, noise, tasks, num_outputs, variance_of, num_paths, like)
+        return _as_observed(X, y, noise, tasks, num_outputs, averaged, num_paths, like)
     X, y, noise = (cast(ArrayLike, each) for each in (X, y, noise))
     X, t = as_points(X, "X"), num_outputs
     several, advice = t > 1 and tasks is None, "remove them"
@@ -95,14 +102,14 @@ def _as_observed(
     noise: object,
     tasks: ArrayLike | None,
     t: int,
-    variance_of: Callable[[Functionals], Tensor],
+    averaged: Averaging,
     num_paths: int | None,
     like: Tensor | None,
 ) -> Observations:
     """The same of functionals, which may come in several blocks, each with its targets and its noise."""
     if tasks is not None:
         raise ValueError("tasks: expected none beside functionals; say observe.value(X, output=...) and the like")
-    functionals, counts = as_functionals(X, "X", variance_of, like)
+    functionals, counts = as_functionals(X, "X", averaged, like)
     check_outputs(functionals, t)
     several = t > 1 and functionals.outputs is None
     each = t if several else 1
@@ -119,7 +126,12 @@ def _as_observed(
     variance = as_noise(cast(ArrayLike, noises), n * each, like=points)
     if several:
         functionals = of_every_output(functionals, t)
-    values = functionals.alone and functionals.order == 0 and bool((functionals.weights == 1).all())
+    values = (
+        functionals.alone
+        and functionals.order == 0
+        and functionals.sides is None
+        and bool((functionals.weights == 1).all())
+    )
     return Observations(functionals.sites if values else functionals, targets, variance)
 
 
@@ -171,35 +183,80 @@ def is_observable(X: object) -> bool:
     """Whether these are functionals, or a list of some, and not points."""
     if isinstance(X, list | tuple):
         return any(is_observable(part) for part in X)
-    return isinstance(X, Functionals | Boxes)
+    return isinstance(X, Functionals)
 
 
 def names_outputs(X: object) -> bool:
     """Whether some of these functionals are of one output that they name."""
     if isinstance(X, list | tuple):
         return any(names_outputs(part) for part in X)
-    return isinstance(X, Functionals | Boxes) and X.outputs is not None
+    return isinstance(X, Functionals) and X.outputs is not None
 
 
-def as_functionals(
-    X: Any, name: str, values_of: Callable[[Functionals], Tensor], like: Tensor | None = None
-) -> tuple[Functionals, list[int]]:
+def as_functionals(X: Any, name: str, averaged: Averaging, like: Tensor | None = None) -> tuple[Functionals, list[int]]:
     """Functionals from what a user gives, one or a list; and how many rows each of a list has."""
-    listed = list(X) if isinstance(X, list | tuple) else [X]
     parts: list[Functionals] = []
-    for part in listed:
+    for part in X if isinstance(X, list | tuple) else [X]:
         if not is_observable(part):
             raise TypeError(
                 f"{name}: expected functionals of matheron.observe throughout, got {type(part).__name__} among them; "
                 "wrap points in observe.value(X)"
             )
-        several = stack(part if isinstance(part, list | tuple) else [cast(Observable, part)])
-        pieces = [_like(piece, like) for piece in (several if isinstance(several, list) else [several])]
-        resolved = [piece.resolved(values_of) if isinstance(piece, Boxes) else piece for piece in pieces]
-        parts.append(Functionals.concatenated(resolved))
-    whole = stack(parts)
-    assert isinstance(whole, Functionals)
-    return whole, [len(part) for part in parts]
+        whole = stack(part) if isinstance(part, list | tuple) else cast(Functionals, part)
+        whole = whole if like is None else whole.to(like.device, like.dtype)
+        parts.append(whole if whole.sides is None else averaged(whole))
+    return stack(parts), [len(part) for part in parts]
+
+
+def averaged_by(kernel: Kernel, mean: object) -> Averaging:
+    """Averages over boxes in closed form where the kernel and the mean, as a model has them, have these; else by
+    quadrature."""
+
+    def averaged(functionals: Functionals) -> Functionals:
+        affine = not isinstance(mean, Mean | Callable) or isinstance(mean, ConstantMean | LinearMean)
+        if affine and averages_in_closed_form(kernel, functionals.input_dim):
+            return functionals
+        return by_quadrature(functionals, partial(prior_variance, kernel))
+
+    return averaged
+
+
+def by_quadrature(
+    functionals: Functionals,
+    values_of: Callable[[Functionals], Tensor],
+    tolerance: float = 1e-6,
+    num_boxes: int = 8,
+    most_nodes: int = 4096,
+) -> Functionals:
+    """Functionals whose averages over boxes are sums over as few nodes as give values_of `[.., m]` to a tolerance,
+    relative to its largest number.
+
+    Args:
+        values_of: a number for each functional, or several: its variance under a kernel, or values of functions.
+        num_boxes: how many boxes, the largest, this is tried for.
+        most_nodes: in all dimensions together.
+    """
+    if functionals.sides is None:
+        return functionals
+    d, size = functionals.input_dim, functionals.sides.prod(-1)
+    largest = size.topk(min(num_boxes, int((size > 0).sum()))).indices
+    alone = torch.arange(len(largest), device=largest.device)
+    some = functionals.atoms(largest, alone).replaced(weights=torch.ones_like(size[largest]))
+    count, error, before = 1, float("inf"), values_of(some.by_nodes(1))
+    while (2 * count) ** d <= most_nodes:
+        after = values_of(some.by_nodes(2 * count))
+        scale = float(after.detach().abs().max().clamp_min(1e-300))
+        error, before = float((after - before).detach().abs().max()) / scale, after
+        count *= 2
+        if error <= tolerance:
+            return functionals.by_nodes(count)
+    warnings.warn(
+        f"averages over boxes: with {count} quadrature nodes in each dimension they still change by {error:.1e} of "
+        "the largest when the nodes are halved; smaller boxes are more precise, and their sums are integrals, too",
+        QuadratureWarning,
+        stacklevel=level_outside(),
+    )
+    return functionals.by_nodes(count)
 
 
 def moved_inside(sites: Functionals, transform: Transform | None) -> Functionals:
@@ -207,7 +264,7 @@ def moved_inside(sites: Functionals, transform: Transform | None) -> Functionals
     x = sites.points
     if transform is None:
         return sites
-    if sites.order == 0:
+    if sites.order == 0 and sites.sides is None:
         return sites.moved(transform(x), None)
     if sites.order > 1 and not transform.affine:
         raise TypeError(
@@ -233,17 +290,8 @@ def check_observed(X: object, input_dim: int) -> None:
     for part in X if isinstance(X, list | tuple) else [X]:
         if isinstance(part, list | tuple):
             check_observed(part, input_dim)
-        elif isinstance(part, Functionals | Boxes) and part.input_dim != input_dim:
+        elif isinstance(part, Functionals) and part.input_dim != input_dim:
             raise ValueError(f"x: expected functionals in {input_dim} dimensions, got {part!r}")
-
-
-def _like(part: Observable, like: Tensor | None) -> Observable:
-    if like is None:
-        return part
-    if isinstance(part, Functionals):
-        return part.to(like.device, like.dtype)
-    outputs = None if part.outputs is None else part.outputs.to(like.device)
-    return Boxes(part.lower.to(like), part.upper.to(like), outputs, part.integral)
 
 
 def check_outputs(functionals: Functionals, num_outputs: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import TypeVar
 
 import torch
@@ -17,8 +16,7 @@ from ..core.value import Json, Value
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
-from .observations import as_observations, check_smooth, prior_variance
-from .observe import Observable
+from .observations import as_observations, averaged_by, check_smooth
 from .transforms import Transform
 
 
@@ -106,7 +104,7 @@ class ExactGP(Snapshot):
     def __init__(
         self,
         kernel: Kernel,
-        X: ArrayLike | Observable | Sequence[Observable],
+        X: ArrayLike | Functionals | Sequence[Functionals],
         y: ArrayLike | Sequence[ArrayLike],
         noise: ArrayLike | Sequence[ArrayLike],
         mean: MeanLike = 0.0,
@@ -117,7 +115,7 @@ class ExactGP(Snapshot):
     ) -> None:
         kernel = as_kernel(kernel)
         t, names = kernel.num_outputs, names_of(X)
-        sites, y, noise = as_observations(X, y, noise, tasks, t, variance_of=partial(prior_variance, kernel))
+        sites, y, noise = as_observations(X, y, noise, tasks, t, averaged=averaged_by(kernel, mean))
         if len(sites) < 1:
             raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
         kernel.terms(sites.points.shape[1])  # says at once if the kernel does not fit the points

@@ -31,10 +31,17 @@ from ..core.checks import (
 from ..core.functionals import Functionals
 from ..core.sites import Sites
 from ..core.value import Value
-from ..evaluate import MEMORY_BUDGET, Record
-from ..models.observations import as_functionals, check_observed, check_outputs, is_observable
-from ..models.observe import Observable
+from ..evaluate import MEMORY_BUDGET, Record, averaged_record
+from ..models.observations import (
+    as_functionals,
+    by_quadrature,
+    check_observed,
+    check_outputs,
+    is_observable,
+    moved_inside,
+)
 from ..models.transforms import Transform
+from .prior import observed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,7 +162,7 @@ class AbstractFunctions(PlacedFunctions):
 
     @final
     @torch.no_grad()
-    def at(self, observed: Observable | Sequence[Observable]) -> Tensor:
+    def at(self, observed: Functionals | Sequence[Functionals]) -> Tensor:
         """Linear functionals of every path, of `matheron.observe`: n of them give `[s, n]`.
 
         For t outputs, of which the functionals name none, `[s, n, t]`. Memory beyond the result is bounded by
@@ -177,7 +184,7 @@ class AbstractFunctions(PlacedFunctions):
             )
         check_observed(observed, self.input_dim)
         like = torch.empty(0, dtype=self.dtype, device=self.device)
-        functionals, _ = as_functionals(observed, "observed", self._observed, like)
+        functionals, _ = as_functionals(observed, "observed", self._averaged, like)
         check_outputs(functionals, self.num_outputs)
         return self._observed(functionals).squeeze(-1)
 
@@ -191,7 +198,28 @@ class AbstractFunctions(PlacedFunctions):
         blocks = [functionals[first:last] for first, last in itertools.pairwise(edges)]
         return torch.cat([self._observed_at_once(block) for block in blocks], dim=1)
 
+    def _averaged(self, functionals: Functionals) -> Functionals:
+        """Averages over boxes as they are where these functions have them in closed form, else by quadrature."""
+        return functionals if self._has_averages() else by_quadrature(functionals, self._observed)
+
+    @final
+    def _has_averages(self) -> bool:
+        """Whether averages over boxes are known in closed form: of one record, in coordinates that are boxes inside."""
+        records = self._records()
+        if records is None or len(records) > 1 or self.num_outputs > 1:
+            return False
+        (record,) = records
+        inward, outward = record.input_transform, record.output_transform
+        affine = inward is None or (inward.affine and inward.elementwise)
+        affine = affine and (outward is None or outward.affine)
+        return affine and record.derived(averaged_record, "averages") is not None
+
     def _observed_at_once(self, functionals: Functionals) -> Tensor:
+        if functionals.sides is not None:
+            (record,) = self._records() or []
+            f = observed(record, moved_inside(functionals, record.input_transform))[..., None]  # [s, n, 1]
+            level = record.outer(torch.zeros_like(f))  # L(a f + b) = a L f + b L 1
+            return record.outer(f) + (functionals.of_ones()[:, None] - 1) * level
         sites = functionals.sites
         if functionals.order > 1:
 

@@ -20,18 +20,19 @@ from ..core.sites import Sites
 from ..core.value import Json
 from ..evaluate import Record, Recorder, inner_points, values, values_and_gradients
 from ..features import Features, FeatureSpec, feature_spec
+from ..kernels.averaged import averages_in_closed_form
 from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
 from ..models.observations import (
     Observations,
     as_observations,
+    by_quadrature,
     check_observed,
     check_smooth,
     is_observable,
     moved_inside,
     of_every_output,
 )
-from ..models.observe import Observable
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
 from .functions import AbstractFunctions, require_functions
@@ -50,7 +51,7 @@ class AbstractPaths(AbstractFunctions):
     @final
     def condition_on(
         self,
-        x: ArrayLike | Observable | Sequence[Observable],
+        x: ArrayLike | Functionals | Sequence[Functionals],
         y: ArrayLike | Sequence[ArrayLike],
         *,
         noise: ArrayLike | Sequence[ArrayLike],
@@ -91,7 +92,7 @@ class AbstractPaths(AbstractFunctions):
             x = as_points(cast(ArrayLike, x), "x", input_dim=d, like=like, names=self.input_names)
         data = as_observations(
             *(x, y, noise, tasks, self.num_outputs),
-            variance_of=self._observed,
+            averaged=self._averaged_as_data,
             num_paths=self.num_paths,
             like=like,
         )
@@ -156,6 +157,10 @@ class AbstractPaths(AbstractFunctions):
         """The posterior mean as a record: of one function, or of one for each path where each has its own posterior;
         None where it is not one."""
         return None
+
+    def _averaged_as_data(self, functionals: Functionals) -> Functionals:
+        """The same of what the paths are to be given: their kernel must know the covariances, too."""
+        return by_quadrature(functionals, self._observed)
 
     @abstractmethod
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Self:
@@ -394,6 +399,10 @@ class Paths(PriorPlusUpdate):
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
         variance = self.update.variance(self.prior, sites).reshape(-1, self.num_outputs)
         return variance if transform is None else variance * transform.derivative(variance).square()
+
+    def _averaged_as_data(self, functionals: Functionals) -> Functionals:
+        known = averages_in_closed_form(self.update.kernel, len(self.prior.origin))
+        return self._averaged(functionals) if known else super()._averaged_as_data(functionals)
 
     def _chosen(self, index: Tensor) -> Paths:
         return self._with(self.prior[index], self.update[index])

@@ -16,6 +16,7 @@ from ..core.functionals import Functionals, Observed
 from ..core.value import Value, in_own_memory
 from ..evaluate import Canonical, CanonicalSlopes, Float64Term, PathTerm, WeightedSum, sum_of
 from ..kernels import Kernel
+from ..kernels.averaged import Averaged
 from ..models.means import Mean
 from ..models.observations import Observations, check_smooth
 from ..solvers import Solver, Stats
@@ -130,12 +131,18 @@ def _functional_terms(kernel: Kernel, sites: Functionals, v: Tensor) -> list[Wei
     terms = []
     for order, at in sites.parts():
         z, outputs = sites.points[at], sites.sites.outputs
-        outputs = None if outputs is None else outputs[at]
+        outputs, box = None if outputs is None else outputs[at], _is_of_boxes(sites, at)
         for B, k in kernel.coupled():
+            k, z = (Averaged(k, sites.input_dim), sites.boxes[at]) if box else (k, z)
             W = _coupled_weights(B, outputs, kernel.num_outputs, atoms[:, at])
             basis = Canonical(k, z) if order == 0 else CanonicalSlopes(k, z, sites.directions[at, :order])
             terms.append(WeightedSum(basis, W))
     return terms
+
+
+def _is_of_boxes(sites: Functionals, at: slice | Tensor) -> bool:
+    """Whether these atoms, which are all of one kind, are averages over boxes."""
+    return sites.sides is not None and bool((sites.sides[at] != 0).any())
 
 
 def _coupled_weights(B: Tensor | None, outputs: Tensor | None, t: int, v: Tensor) -> Tensor:

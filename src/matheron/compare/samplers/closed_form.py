@@ -15,7 +15,6 @@ from ...features import Features
 from ...models import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...models.libraries import describe
 from ...models.observations import is_observable, names_outputs, of_every_output
-from ...models.observe import Observable
 from ...paths import PriorPlusUpdate
 from ...solvers.cholesky import safe_cholesky, solved
 from .conditionals import Factored, PriorAt, inner_functionals, inner_points, single
@@ -29,7 +28,7 @@ class Moments(NamedTuple):
     covariance: Tensor
 
 
-def moments(model: object, x: ArrayLike | Observable | Sequence[Observable]) -> Moments:
+def moments(model: object, x: ArrayLike | Functionals | Sequence[Functionals]) -> Moments:
     """Compute the posterior mean and covariance of a Gaussian process at points x `[n, d]`, or of functionals.
 
     Functionals are those of `matheron.observe`, such as `observe.gradient(x)`, one or several. Functionals of one among
@@ -62,7 +61,7 @@ def moments(model: object, x: ArrayLike | Observable | Sequence[Observable]) -> 
     gp = single(gp)
     if not is_observable(x):
         return outer(gp, Posterior(gp).moments(inner_points(gp, cast(ArrayLike, x))))
-    of = inner_functionals(gp, cast(Observable, x))
+    of = inner_functionals(gp, cast(Functionals, x))
     return _outer_of_functionals(gp, Posterior(gp).moments(of), of)
 
 

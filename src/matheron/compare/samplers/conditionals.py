@@ -14,6 +14,8 @@ from ...kernels import coupled_covariance
 from ...models import ExactGP, SparseGP
 from ...models.observations import (
     as_functionals,
+    averaged_by,
+    by_quadrature,
     check_observed,
     check_outputs,
     check_smooth,
@@ -21,7 +23,6 @@ from ...models.observations import (
     of_every_output,
     prior_variance,
 )
-from ...models.observe import Observable
 from ...paths.sparse import draws_of_q, moments_of_q
 from ...solvers import covariance
 from ...solvers.cholesky import safe_cholesky
@@ -57,16 +58,20 @@ def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
     return x if gp.input_transform is None else gp.input_transform.to(x.device, x.dtype)(x).detach()
 
 
-def inner_functionals(gp: ExactGP | SparseGP, x: Observable | Sequence[Observable]) -> Functionals:
+def inner_functionals(gp: ExactGP | SparseGP, x: Functionals | Sequence[Functionals]) -> Functionals:
     """Express functionals of a user's functions as functionals of the functions before the output transform."""
     check_observed(x, gp.input_dim)
     like = gp.centres.detach().double()
     transform = None if gp.input_transform is None else gp.input_transform.to(like.device, like.dtype)
 
-    def variance_of(functionals: Functionals) -> Tensor:
-        return prior_variance(gp.kernel, moved_inside(functionals, transform).mapped(torch.detach))
+    def averaged(functionals: Functionals) -> Functionals:
+        if transform is None or (transform.affine and transform.elementwise):
+            return averaged_by(gp.kernel, gp.mean)(functionals)
+        return by_quadrature(
+            functionals, lambda some: prior_variance(gp.kernel, moved_inside(some, transform).mapped(torch.detach))
+        )
 
-    functionals, _ = as_functionals(x, "x", variance_of, like)
+    functionals, _ = as_functionals(x, "x", averaged, like)
     check_outputs(functionals, gp.num_outputs)
     inner = moved_inside(functionals, transform).mapped(torch.detach)
     check_smooth(gp.kernel, inner)

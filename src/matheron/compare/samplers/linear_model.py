@@ -16,12 +16,13 @@ from torch import Tensor
 from ...core.checks import ArrayLike, Names, Random, as_count, as_device, as_generator, normals
 from ...core.functionals import Functionals, Observed
 from ...core.sites import Sites
-from ...evaluate import values
+from ...evaluate import averaged_basis, values
 from ...features import Block, Features, FeatureSpec, feature_spec, make_features
 from ...lattice.basis import Lattice
 from ...models import ExactGP, SparseGP
 from ...models.libraries import describe
 from ...models.means import Mean
+from ...models.observations import by_quadrature
 from ...models.transforms import Transform
 from ...paths import ExactUpdate, Inducing, PriorPaths, PriorPlusUpdate, SparseUpdate, Update, mixed
 from ...paths.matheron_rule import weight_space_update
@@ -39,6 +40,15 @@ def linear_features(gp: ExactGP | SparseGP, spec: FeatureSpec, generator: torch.
 
 def design(features: Features, sites: Observed) -> Tensor:
     """Compute the design matrices Phi at n sites or of n functionals: `[g, n, t ell]` for g bases; f = Phi omega."""
+    if isinstance(sites, Functionals) and sites.sides is not None:
+        averages = _averaged_features(features)
+        if averages is None:
+            sites = by_quadrature(sites, lambda some: design(features, some).square().sum((0, 2)))
+            return design(features, sites)
+        rows = sites.of_parts(
+            lambda part: design(*((features, part) if part.sides is None else (averages, part.as_points()))).mT
+        )
+        return rows.mT
     if isinstance(sites, Functionals):
         wide = sites.features(lambda at: design(features, at).transpose(0, 1).flatten(1))  # [n, g t ell]
         return wide.unflatten(1, (features.num_bases, -1)).transpose(0, 1)
@@ -49,6 +59,20 @@ def design(features: Features, sites: Observed) -> Tensor:
     blocks = zip(features.roots, parts, strict=True)
     rows = [R[outputs][:, :, None] * part[:, :, None] for R, part in blocks if R is not None]  # [g, n, t, c]
     return torch.cat(rows, dim=-1).flatten(2)
+
+
+def _averaged_features(features: Features) -> Features | None:
+    """The averages of features over boxes; None where they are not known in closed form."""
+    d = len(features.origin)
+    if features.domain is not None:
+        return None
+    blocks = []
+    for block in features.blocks:
+        basis = averaged_basis(block.basis, d)
+        if basis is None:
+            return None
+        blocks.append(Block(basis, block.root, block.role))
+    return Features(blocks, torch.nn.functional.pad(features.origin, (0, d)), None, features.choices)
 
 
 def wide_bases(features: Features, shares: Tensor, width: int = 1 << 13) -> Iterator[Callable[[Observed], Tensor]]:
