@@ -398,7 +398,7 @@ def test_no_command_writes_over_what_it_reads(folder, tmp_path):
         ["evaluate", save, data, "--out", data],
         ["sample", save, "--save", save],
     ):
-        assert "is what is read, and would be lost" in run(*command, code=1).stderr
+        assert "is also an input and would be overwritten" in run(*command, code=1).stderr
     assert (data.read_bytes(), save.read_bytes()) == before
 
 
@@ -528,8 +528,8 @@ WRONG = {
     "a folder that is not there": (["sample", "one.csv", *ONE, "--out", "no/s.csv"], 1, "no folder no"),
     "an ending that is not known": (["sample", "one.csv", *ONE, "--plot", "p.gif"], 1, "ends in .png, .pdf, .svg"),
     "no paths in a file": (["evaluate", "one.csv", "one.csv"], 1, "not a whole safetensors file"),
-    "no model in a file": (["sample", "one.safetensors", "--out", "s.csv"], 1, "holds no model of a table"),
-    "a saved model's columns": (["sample", "one.safetensors", *ONE, "--out", "s.csv"], 2, "knows its columns"),
+    "no model in a file": (["sample", "one.safetensors", "--out", "s.csv"], 1, "expected a model that"),
+    "a saved model's columns": (["sample", "one.safetensors", *ONE, "--out", "s.csv"], 2, "has its columns"),
     "points without a column": (["evaluate", "one.safetensors", "bad.csv"], 1, "has no column 'time'; it has a"),
     "bounds of a stranger": (["minimize", "one.csv", *ONE, "--bounds", "x=0:1"], 1, "'x' is not among the inputs"),
     "bounds in no order": (["minimize", "one.csv", *ONE, "--bounds", "time=1:0"], 1, "expected low < high"),
@@ -544,7 +544,7 @@ WRONG = {
     "bounds of a category": (
         ["minimize", "kinds.csv", *ONE, "--encode", "kind", "--bounds", "kind=0:1"],
         1,
-        "'kind' is a category, and has no bounds",
+        "'kind' is a category and has no bounds",
     ),
     "a kernel that is not known": (
         ["fit", "one.csv", *ONE, "--kernel", "rbf+matern"],
@@ -572,7 +572,7 @@ WRONG = {
     "text in a column with a space": (["fit", "order.csv", "--target", "y"], 1, "--encode 'Order ID'"),
     "days and months that look alike": (["fit", "days.csv", "--target", "y"], 1, "write them as 2024-12-31"),
     "a date among others that is none": (["fit", "noday.csv", "--target", "y"], 1, "but 'soon' in row 2 is none"),
-    "no other column": (["fit", "bad.csv", "--target", "a"], 1, "no column but 'a'"),
+    "no other column": (["fit", "bad.csv", "--target", "a"], 1, "at least one column besides 'a'"),
 }
 
 

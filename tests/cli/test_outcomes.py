@@ -97,7 +97,7 @@ def test_refusals(table):
     )
     assert "column 'rate': expected counts, whole numbers from 0" in refused("rate", "--likelihood", "poisson")
     assert "--likelihood: expected one of bernoulli" in refused("count", "--likelihood", "poison")
-    assert "--noise: a --likelihood says" in refused("count", "--likelihood", "poisson", "--noise", "1")
+    assert "--noise: a --likelihood already has" in refused("count", "--likelihood", "poisson", "--noise", "1")
     assert "Give --trials" in refused("hits", "--likelihood", "binomial")
     assert "--exposure: goes with --likelihood poisson" in refused("count", "--exposure", "area")
     assert "at most as many successes as trials" in refused("count", "--likelihood", "binomial", "--trials", "shots")

@@ -1,3 +1,3 @@
-"""The command line."""
+"""The command line: the command `matheron` and its subcommands."""
 
 from .main import app as app

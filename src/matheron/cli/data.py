@@ -1,4 +1,4 @@
-"""From a file to a model of it: which columns, which rows, which numbers, and the fit; and models found in files."""
+"""Tables and models for commands: choose columns and rows of a table, fit a model, and load models from files."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .options import Voice
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# Up to this many data standard deviations are the posterior's own; a few paths know theirs poorly.
+# Up to this number of data, standard deviations are computed from the posterior; beyond, they are estimated from paths.
 EXACT = 2000
-# Beyond this a number's square is too near the largest float64.
+# The squares of larger numbers are too close to the largest float64.
 _LARGEST = 1e150
-# Kernels by name, of a variance and the columns' scales [d]: lengthscales, or periods.
+# Kernels by name, as functions of a variance and the columns' scales [d], which are lengthscales or periods.
 _KERNELS: dict[str, Callable[[float, Tensor], Kernel]] = {
     "rbf": lambda variance, scale: variance * RBF(scale),
     "matern-1/2": lambda variance, scale: variance * Matern(0.5, scale),
@@ -47,29 +47,29 @@ _KERNELS: dict[str, Callable[[float, Tensor], Kernel]] = {
 
 
 class Dataset(NamedTuple):
-    """Inputs X `[n, d]` and targets y `[n]` of the rows that are used: whole, and not too many."""
+    """Inputs X `[n, d]` and targets y `[n]` of the rows that are used: those without gaps, or a sample of them."""
 
     columns: EncodedColumns
     target: str
     X: Tensor
     y: Tensor
-    kinds: Mapping[str, str] = {}  # of inputs that are whole numbers or yes and no, "int64" or "bool"
-    points: Tensor | None = None  # [m, d], the inputs of all rows that are used, and of those with gaps, NaN there
+    kinds: Mapping[str, str] = {}  # "int64" or "bool" for inputs that are whole numbers or yes and no
+    points: Tensor | None = None  # [m, d], the inputs of all rows that are used and of rows with gaps, which are NaN
     rows_with_gaps: int = 0
-    likelihood: Likelihood | None = None  # where the targets are outcomes
+    likelihood: Likelihood | None = None  # if the targets are outcomes
 
     def notes(self) -> dict[str, Json]:
-        """What a saved file must remember of the table."""
+        """What a saved file stores about the table."""
         known = {} if self.likelihood is None else {"likelihood": _noted(self.likelihood)}
         return {**self.columns.to_json(), "target": self.target, "box": self.box().tolist(), **known}
 
     @property
     def rates(self) -> Tensor:
-        """The targets as functions have them: counts per exposure, shares of trials."""
+        """The targets on the scale of the functions: counts per exposure, or shares of trials."""
         return self.y if self.likelihood is None else self.likelihood.rates(self.y)
 
     def box(self) -> Tensor:
-        """The smallest and the largest of each input, `[2, d]`."""
+        """The smallest and the largest value of each input, `[2, d]`."""
         return torch.stack(self.X.aminmax(dim=0))
 
 
@@ -85,7 +85,7 @@ def read_dataset(
     voice: Voice,
     outcomes: OutcomeColumn | None = None,
 ) -> Dataset:
-    """The data of a file, at most so many rows; the seed is of those that are drawn where there are more."""
+    """Read the data of a file; if it has more than `rows` rows, that many are drawn at random with the seed."""
     frame = read_table(file, progress=voice.progress)
     source = str(file)
     check_columns(frame, [target, *(inputs or []), *(exclude or []), *(encode or [])], source)
@@ -98,10 +98,10 @@ def read_dataset(
     nameless = [] if inputs else [name for name in chosen if re.fullmatch(r"Unnamed: \d+|", name)]
     if nameless:
         one = "a column without a name is" if len(nameless) == 1 else f"{len(nameless)} columns without names are"
-        voice.warn(f"{one} left out; --inputs says which to take")
+        voice.warn(f"{one} left out; choose columns with --inputs")
         chosen = [name for name in chosen if name not in nameless]
     if not chosen:
-        raise ValueError(f"{source}: no column but {target!r}; there must be one that it depends on")
+        raise ValueError(f"{source}: expected at least one column besides {target!r}, which depends on it")
     if target in chosen:
         raise ValueError(f"--inputs: {target!r} is the target; leave it out")
     if len(set(chosen)) < len(chosen):
@@ -149,7 +149,7 @@ def read_dataset(
         likelihood = outcomes.likelihood(None if kept is None else torch.from_numpy(kept))
     cells = np.column_stack([X, y])[used]
     named = list(zip([*columns.names, target], cells.T, strict=True))
-    copies = copies_remark(cells) if outcomes is None else None  # of outcomes they are as good as others
+    copies = copies_remark(cells) if outcomes is None else None  # equal rows are normal for outcomes
     for remark in (*(no_data_remark(name, column) for name, column in named), copies):
         if remark is not None:
             voice.say(remark)
@@ -157,7 +157,7 @@ def read_dataset(
     if len(cells) > 1 and set(columns.names) <= set(constant):
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
     if len(cells) > 1 and constant:
-        voice.say(f"{', '.join(constant)}: the same in all rows, so the data say nothing about its effect")
+        voice.say(f"{', '.join(constant)}: the same in all rows, so the data have no information about its effect")
     kinds = {name: kind for name in plain if name not in columns.dates and (kind := _whole_kind(frame[name]))}
     days = {name: X[used, columns.places[name].start] for name, (unit, _) in columns.dates.items() if unit == "days"}
     kinds |= {name: "int64" for name, values in days.items() if bool((values % 1 == 0).all())}
@@ -167,7 +167,7 @@ def read_dataset(
 
 
 def _some_of(rows: np.ndarray, y: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """So many rows drawn at random, in order; the best ones, of the smallest and the largest target, are among them."""
+    """Draw `count` rows at random, in order; the rows of the smallest and the largest target are always among them."""
     best = np.array([rows[y[rows].argmin()], rows[y[rows].argmax()]])
     others = np.setdiff1d(rows, best, assume_unique=True)
     drawn = np.random.default_rng(seed).choice(others, max(0, count - 2), replace=False)
@@ -177,18 +177,19 @@ def _some_of(rows: np.ndarray, y: np.ndarray, count: int, seed: int) -> np.ndarr
 def _check_sizes(
     X: np.ndarray, y: np.ndarray, whole: np.ndarray, columns: EncodedColumns, target: str, source: str
 ) -> None:
-    """ValueError where numbers are so large that their squares are infinite."""
+    """Raise a ValueError for numbers so large that their squares are infinite."""
     for name, values in [*zip(columns.names, X.T, strict=True), (target, y)]:
         large = np.flatnonzero(whole & (np.abs(values, where=whole, out=np.zeros_like(values)) > _LARGEST))
         if len(large):
             raise ValueError(
                 f"{source}: column {name!r} holds {values[large[0]]:g} in row {large[0] + 1}, expected numbers up to "
-                f"{_LARGEST:g}, whose squares are finite; if that means no data, empty these cells, or use other units"
+                f"{_LARGEST:g}, whose squares are finite; empty these cells if that stands for no data, or use other "
+                "units"
             )
 
 
 def _whole_kind(column: Any) -> str | None:
-    """Whether cells are yes and no ("bool") or whole numbers ("int64"); whole numbers with gaps are read as floats."""
+    """Return "bool" for yes and no, "int64" for whole numbers, else None; with gaps, whole numbers become floats."""
     inferred = pandas().api.types.infer_dtype(column, skipna=True)
     if inferred in ("boolean", "integer"):
         return "bool" if inferred == "boolean" else "int64"
@@ -197,7 +198,7 @@ def _whole_kind(column: Any) -> str | None:
 
 
 class Evaluated:
-    """Paths at points of tables; a row whose inputs have a gap gets no values, and is counted."""
+    """Evaluates paths at the points of tables; rows with a gap among their inputs get NaN, and are counted."""
 
     def __init__(
         self, paths: AbstractPaths, columns: EncodedColumns, target: str, likelihood: Likelihood | None = None
@@ -206,13 +207,13 @@ class Evaluated:
         self.gaps = self.rows = 0
 
     def __call__(self, frame: DataFrame, x: Tensor) -> DataFrame:
-        """The inputs of a table beside the mean and every path at them, x `[n, d]`; NaN where x is not finite."""
+        """Return a table of the inputs, the mean and every path at points x `[n, d]`; NaN where x is not finite."""
         whole = x.isfinite().all(1)
         at = x[whole].to(self.paths.dtype)
         values = torch.full((self.paths.num_paths + 1, len(x)), torch.nan, dtype=torch.float64, device="cpu")
         values[0, whole] = self.paths.mean(at).double().cpu()
         values[1:, whole] = self.paths(at).double().cpu()
-        if self.likelihood is not None:  # rates, probabilities
+        if self.likelihood is not None:  # turn functions into rates or probabilities
             values[1:] = self.likelihood.inverse_link(values[1:])
             exact = self.paths.update.num_data <= EXACT
             variance = self.paths.variance(at) if exact else self.paths(at).var(0, correction=0)
@@ -231,15 +232,15 @@ class Evaluated:
 
 
 def rows_per_chunk(paths: AbstractPaths) -> int:
-    """The number of rows whose numbers take about 64 MiB."""
+    """Return the number of rows whose values take about 64 MiB."""
     return max(256, (1 << 23) // (paths.num_paths + paths.input_dim + 1))
 
 
 def fitted(dataset: Dataset, kernel: str | None, noise: float | None, seed: int, voice: Voice) -> ExactGP | LatentGP:
-    """The model of the data: a kernel by its name, and the standard deviation of the noise where it is known."""
+    """Fit a model to the data: the kernel has a name, and `noise` is the noise's standard deviation if it is known."""
     likelihood = dataset.likelihood
     if likelihood is not None and noise is not None:
-        raise ValueError("--noise: a --likelihood says how the target varies; leave one of them out")
+        raise ValueError("--noise: a --likelihood already has the distribution of errors; leave one of them out")
     count = many(len(dataset.y), "observation")
     voice.say(f"{count} of {dataset.target} at {', '.join(dataset.columns.names)}")
     latent = likelihood is not None and not likelihood.follows_targets
@@ -251,13 +252,13 @@ def fitted(dataset: Dataset, kernel: str | None, noise: float | None, seed: int,
         priors = {name: prior for name, prior in default_kernel_priors(dataset.X.shape[1]).items() if name in has}
     variance = None if noise is None else noise**2
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "columns? .* constant", FitWarning)  # they were named when they were read
+        warnings.filterwarnings("ignore", "columns? .* constant", FitWarning)  # read_dataset has already reported them
         settings = {"noise": variance, "priors": priors, "seed": seed, "progress": voice.progress}
         return fit(expression, dataset.X, dataset.y, likelihood=likelihood, **settings)
 
 
 def check_kernel(words: str | None) -> list[str]:
-    """The names in a sum of kernels."""
+    """Check a sum of kernels, such as "periodic+rbf", and return the names in it."""
     names = [] if words is None else [word.strip().lower() for word in words.split("+")]
     for name in names:
         if name not in _KERNELS:
@@ -267,8 +268,10 @@ def check_kernel(words: str | None) -> list[str]:
 
 
 def named_kernel(words: str, X: Tensor, y: Tensor | None) -> Kernel:
-    """The sum of kernels with these names, a lengthscale for each column; its numbers suit the data's units. Without y
-    its variance is 1."""
+    """Return the sum of kernels with these names, with a lengthscale for each column.
+
+    Hyperparameters start at values that suit the data's units; without y, the variance is 1.
+    """
     names = check_kernel(words)
     scale = X.std(0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
@@ -282,7 +285,7 @@ def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, Dataset]:
     whole, notes = load(file), read_notes(file)
     gp = whole.gaussian if isinstance(whole, LatentGP) else whole
     if not isinstance(gp, ExactGP) or "inputs" not in notes:
-        raise ValueError(f"{file} holds no model of a table; expected a file that `matheron fit --save` wrote")
+        raise ValueError(f"{file}: expected a model that `matheron fit --save` wrote, got a file of something else")
     X, y = gp.train_inputs.double(), gp.train_targets.double()
     X = X if gp.input_transform is None else gp.input_transform.inverse(X)
     y = y if gp.output_transform is None else gp.output_transform(y)
@@ -296,14 +299,16 @@ def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str, Likeli
     """Load paths that `matheron sample --save` or `paths.save` wrote. Columns without names are x0, x1, ..."""
     paths, notes = load(file), read_notes(file)
     if not isinstance(paths, AbstractPaths):
-        raise ValueError(f"{file} holds no paths; expected a file that `matheron sample --save` wrote")
+        raise ValueError(
+            f"{file}: expected functions that `matheron sample --save` wrote, got a file of something else"
+        )
     if paths.num_outputs > 1:
-        raise ValueError(f"{file} holds paths of {paths.num_outputs} outputs; expected one")
+        raise ValueError(f"{file}: expected functions with one output, got {paths.num_outputs} outputs")
     names = notes or {"inputs": [f"x{i}" for i in range(paths.input_dim)], "target": "y"}
     return paths, EncodedColumns.from_json(names), str(names["target"]), _LINKS.get(str(names.get("likelihood")))
 
 
-# Likelihoods as notes of files name them: all that a rate needs.
+# Likelihoods by the names that saved files have for them; a rate needs nothing else.
 _LINKS: dict[str, Likelihood] = {
     "bernoulli": Bernoulli(),
     "probit": Bernoulli("probit"),
@@ -320,7 +325,7 @@ def _noted(likelihood: Likelihood) -> str:
 
 
 def deviation(paths: AbstractPaths, gp: ExactGP | LatentGP) -> Callable[[Tensor], Tensor]:
-    """The standard deviation at points, `[n]`: the posterior's, or of many data that of the paths."""
+    """Return a function for the standard deviation at points, `[n]`: the posterior's, or for many data the paths'."""
     if gp.num_data <= EXACT:
         return draw(gp, 1, num_features=2, solver=Cholesky(keep=True)).std
     return lambda x: paths(x).std(0) if paths.num_paths > 1 else x.new_zeros(len(x))

@@ -1,4 +1,4 @@
-"""`matheron evaluate`: saved functions at the points of a table, streamed."""
+"""The command `matheron evaluate`: it evaluates saved functions at the points of a table, block by block."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def evaluate(
 
     Example: matheron evaluate draw.safetensors points.csv --out values.parquet
 
-    A row with an empty cell among its inputs gets no values (NaN).
+    A row with an empty cell among its inputs gets the value NaN.
     """
     import torch
 
@@ -44,7 +44,7 @@ def evaluate(
     from .data import Evaluated, loaded_paths, rows_per_chunk
 
     if as_json and out is None:
-        raise typer.BadParameter("--json needs --out: values are printed as CSV otherwise")
+        raise typer.BadParameter("--json needs --out, because values are printed as CSV without it")
     check_writable(out, read=[draw, points])
     voice = Voice(quiet or out is None, as_json)
     writer = None if out is None else TableWriter(out)

@@ -1,4 +1,4 @@
-"""`matheron export`: saved functions as a file for another runtime."""
+"""The command `matheron export`: it writes saved functions to a file for another runtime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .options import AsJson, Quiet, Voice, check_writable
 
 
 class WhosePoints(StrEnum):
-    """Whose the points are that a graph takes."""
+    """Whether the points that a graph takes are shared by all functions, or each function has its own."""
 
     shared = "shared"
     own = "own"
@@ -37,7 +37,8 @@ def export(
 
     Example: matheron export draw.safetensors draw.onnx
 
-    A .safetensors file serves both kinds of points. It holds the functions alone, and `matheron.load` does not read it.
+    A .safetensors file works with both kinds of points. It contains only the functions: read it with matheron_portable,
+    not with `matheron.load`.
     """
     from ..core.checks import many
     from ..core.saving import load, read_notes
@@ -55,7 +56,7 @@ def export(
     columns = list(table or [f"x{i}" for i in range(paths.input_dim)])
     try:
         paths.export(out, points=points.value)
-    except TypeError as error:  # what cannot be flattened
+    except TypeError as error:  # these functions cannot be exported
         raise ValueError(str(error)) from None
     shape = f"[n, {paths.input_dim}]" if points is WhosePoints.shared else f"[{paths.num_paths}, n, {paths.input_dim}]"
     voice.say(f"{many(paths.num_paths, 'function')} at points {shape} of {', '.join(columns)}: {out}")

@@ -1,4 +1,4 @@
-"""`matheron info`: what a saved file holds, or which versions are installed, in words."""
+"""The command `matheron info`: it describes a saved file, or the installed versions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ..tables.encoding import EncodedColumns
 
 
 def describe_file(file: Path) -> None:
-    """Print what is in a file that `save` wrote; ValueError or OSError where it is not such a file, or not whole."""
+    """Print the contents of a file that `save` wrote; other and damaged files raise a ValueError or OSError."""
     value = load(file)
     name = f"[bold]{_shown(str(file))}[/bold]"
     Console().print(f"{name}: {file.stat().st_size:,} bytes, checksum OK", highlight=False)
     _print([*_lines(value), *_of_table(read_notes(file))])
 
 
-# Distributions that matheron uses: first those that it needs, then those of its extras.
+# Distributions that matheron uses: first the required ones, then those of its extras.
 _NEEDED = ("numpy", "scipy", "safetensors", "finufft", "typer", "rich", "matplotlib")
 _OPTIONAL = (
     *("gpytorch", "linear-operator", "botorch", "scikit-learn", "gpflow", "tensorflow", "optuna", "POT"),
@@ -41,7 +41,7 @@ _OPTIONAL = (
 
 
 def describe_environment() -> None:
-    """Print what a report of a problem needs: versions, the system, and the devices that torch can use."""
+    """Print the facts for a problem report: versions, the system, and the devices that torch can use."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     lines = [
         ("matheron", __version__),
@@ -57,7 +57,7 @@ def describe_environment() -> None:
 
 
 def _versions(names: tuple[str, ...]) -> str:
-    """The installed ones of these distributions, each with its version."""
+    """Return the versions of those distributions that are installed."""
     found = []
     for name in names:
         try:
@@ -68,7 +68,7 @@ def _versions(names: tuple[str, ...]) -> str:
 
 
 def _print(lines: list[tuple[str, str]]) -> None:
-    """Print names and what they are, in two columns."""
+    """Print names and values in two columns."""
     out = Table(show_header=False, box=None)
     for name, words in lines:
         out.add_row(f"[dim]{name}[/dim]", _shown(words))
@@ -76,12 +76,12 @@ def _print(lines: list[tuple[str, str]]) -> None:
 
 
 def _shown(words: str) -> str:
-    """Escape text from a file, so that it has no markup and no control sequences of a terminal."""
+    """Escape text from a file, which may contain markup and control sequences of a terminal."""
     return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words))
 
 
 def _of_table(notes: Mapping[str, Json]) -> list[tuple[str, str]]:
-    """The columns of the table that a command made the file from."""
+    """Describe the columns of the table from which a command made the file."""
     if "inputs" not in notes:
         return []
     columns = EncodedColumns.from_json(notes)

@@ -1,4 +1,4 @@
-"""The `matheron` command. Each command imports what it needs when it runs: `--help` and completion import no torch."""
+"""The command `matheron`. Subcommands are imported when they run, so that `--help` and completion need no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .sampling import sample
 
 
 class _InWords(TyperGroup):
-    """The group of all commands. A user's error is one line; other errors, and --debug, give a traceback."""
+    """The group of all commands. It prints a user's error as one line; other errors, and --debug, give a traceback."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types_of_flags(super().get_params(ctx))
@@ -28,7 +28,7 @@ class _InWords(TyperGroup):
     def invoke(self, ctx: typer.Context) -> object:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader of our output closed the pipe
+        except BrokenPipeError:  # the program that reads the output closed the pipe
             raise
         except (OSError, ValueError, ImportError) as error:
             if ctx.params.get("debug"):
@@ -47,12 +47,12 @@ _MISSING = (
 
 
 def _paragraphs(function: Callable[..., object]) -> str:
-    """The docstring with one line per paragraph, so that a terminal breaks the lines."""
+    """Return a docstring with one line per paragraph, which typer then wraps to the terminal's width."""
     return "\n\n".join(" ".join(lines.split()) for lines in (inspect.getdoc(function) or "").split("\n\n"))
 
 
 def _function(name: str) -> Callable[..., object] | None:
-    """The function of a command that takes long to import; None where the distribution that has it is not installed."""
+    """Import the function of a command; None if the distribution that has it is not installed."""
     if name == "field":
         from .fields import field
 
@@ -63,7 +63,7 @@ def _function(name: str) -> Callable[..., object] | None:
 
 
 def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    """The parameters of a command, where flags have no type beside them: `--help`, not `--help <bool>`."""
+    """Remove the type of flags in a command's help, so that it shows `--help` instead of `--help <bool>`."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False) and parameter.metavar is None:
             parameter.metavar = ""
@@ -112,7 +112,7 @@ def main(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
 ) -> None:
-    """What all commands have in common."""
+    """Options that come before the command."""
 
 
 def demo(

@@ -1,4 +1,4 @@
-"""`matheron minimize`: where to try next, as a table."""
+"""The command `matheron minimize`: it suggests the next points to try, as a table."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def minimize(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Suggest the next points to try, by Thompson sampling, in order to make a column as small as possible.
+    """Suggest points to try next, by Thompson sampling, in order to minimise a column of a table.
 
     Example: matheron minimize trials.csv --target cost --bounds temperature=20:80 --out next.csv
 
-    Each point is the minimiser of one function drawn from the posterior, so that some points explore and some improve
-    on the best one known. Try them, add the results to the table, and run the command again. Inputs that are whole
-    numbers in the table stay whole unless --bounds has a decimal point, as in a=0.0:10.0. Dates have bounds such as
-    day=2024-03-01:2024-03-31. Columns of --encode take any of the categories that the table has.
+    Each point is the minimiser of one function drawn from the posterior. Some points therefore explore, and some
+    improve on the best known one. Try them, add the results to the table, and run the command again. Inputs that are
+    whole numbers in the table stay whole, unless --bounds has a decimal point, as in a=0.0:10.0. Dates have bounds such
+    as day=2024-03-01:2024-03-31. Columns of --encode take any category that the table has.
     """
     import torch
 
@@ -81,7 +81,7 @@ def minimize(
         lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
         dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=None, **lists)
         if len(dataset.y) < 2:
-            raise ValueError(f"{data}: one row says nothing of where to look; expected at least two")
+            raise ValueError(f"{data}: expected at least two rows, got one; evaluate another point first")
         columns = dataset.columns
         box, fractions = _box(dataset.box(), columns, bounds)
         kinds = {name: kind for name, kind in dataset.kinds.items() if name not in fractions}
@@ -91,7 +91,7 @@ def minimize(
         drawn = draw(gp, points, seed=seed)
         groups = [list(range(*columns.places[name].indices(box.shape[1]))) for name in columns.categories]
         rounded = Round(whole, groups)
-        cells = torch.stack([box[0].ceil() - 0.499, box[1].floor() + 0.499])  # whole numbers are their middles
+        cells = torch.stack([box[0].ceil() - 0.499, box[1].floor() + 0.499])  # unit cells around whole numbers
         x = search(drawn.of(rounded), torch.where(whole, cells, box), generator=seed, progress=voice.progress).x
         x = rounded(x)  # [points, d]
         many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
@@ -136,14 +136,14 @@ def minimize(
 
 
 def _rounded(column: Tensor) -> Callable[[float], str]:
-    """Numbers of a column as text, with enough digits for a ten-thousandth of its spread."""
+    """Return a function that formats numbers of a column, with enough digits for 1e-4 of the column's spread."""
     spread, largest = float(column.max() - column.min()), float(column.abs().max())
     digits = 6 if spread == 0 else max(6, 5 + math.ceil(math.log10(largest / spread)))
     return f"{{:.{digits}g}}".format
 
 
 def _box(box: Tensor, columns: EncodedColumns, bounds: str | None) -> tuple[Tensor, set[str]]:
-    """Bounds `[2, d]`: the data's, with those that the user gave; and the inputs for which these have fractions."""
+    """Return bounds `[2, d]`, those of the user or else of the data, and the inputs whose bounds have fractions."""
     from ..tables.encoding import listed, quoted
 
     fractions, given = set(), set()
@@ -156,7 +156,9 @@ def _box(box: Tensor, columns: EncodedColumns, bounds: str | None) -> tuple[Tens
         if name not in columns.inputs:
             raise ValueError(f"--bounds: {name!r} is not among the inputs, {', '.join(columns.inputs)}")
         if columns.coded(name):
-            raise ValueError(f"--bounds: {name!r} is a category, and has no bounds; leave out rows to leave out some")
+            raise ValueError(
+                f"--bounds: {name!r} is a category and has no bounds; to exclude some, leave out their rows"
+            )
         if name in given:
             raise ValueError(f"--bounds: {name!r} is given twice; give one low:high for it")
         given.add(name)
@@ -174,12 +176,12 @@ def _box(box: Tensor, columns: EncodedColumns, bounds: str | None) -> tuple[Tens
     for name, place in columns.places.items():
         if not columns.coded(name) and not box[0, place.start] < box[1, place.start]:
             example = quoted(f"{name}=low:high")
-            raise ValueError(f"{name!r} is constant in the data; give --bounds {example}, or leave it out")
+            raise ValueError(f"{name!r} is constant in the data; give --bounds {example}, or --exclude {name}")
     return box, fractions
 
 
 def _ends(words: str, dates: tuple[str, str] | None) -> tuple[float, float] | None:
-    """The two numbers of low:high, or two dates as numbers; dates may have times, with colons of their own."""
+    """Parse low:high as two numbers, or two dates as numbers; dates may have times, which contain colons too."""
     from ..tables.encoding import date_of
 
     for colon in (i for i, sign in enumerate(words) if sign == ":"):

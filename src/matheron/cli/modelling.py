@@ -1,4 +1,4 @@
-"""`matheron fit`: a model of a table, its hyperparameters printed, and kept in a file."""
+"""The command `matheron fit`: it fits a model to a table, prints its hyperparameters and saves it."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def fit(
 
     Example: matheron fit wells.csv --target depth --inputs east,north --save model.safetensors
 
-    The model has a kernel with a lengthscale for each input and a scale, a constant mean, and noise. Rows with empty
-    cells are left out. Dates become days, hours or seconds since the first date. With --likelihood the latent function
-    is fitted by Laplace's approximation. `matheron sample` takes the saved model in place of the table.
+    The model has a scaled kernel with a lengthscale for each input, a constant mean, and noise. Rows with empty cells
+    are left out. Dates become days, hours or seconds since the first date. With --likelihood, the latent function is
+    fitted by Laplace's approximation. `matheron sample` accepts the saved model in place of the table.
     """
     from ..core.saving import save as store
     from ..fitting import summary

@@ -1,4 +1,4 @@
-"""Options that several commands share, and output for people and for programs."""
+"""Options that several commands share, and their output as sentences or JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-# The panels of a command's help, in the order in which commands have their options.
+# The panels of a command's help, in the order of its options.
 MODEL, POINTS, OUTPUT = "The model", "Where it is evaluated", "Output"
 
 Target = Annotated[
@@ -55,7 +55,7 @@ NoiseOption = Annotated[
     typer.Option(
         metavar="NUMBER",
         min=0,
-        help="Standard deviation of the noise, in the target's units.",
+        help="Standard deviation of the noise in the target's units, for example 0.1.",
         show_default="fitted",
         rich_help_panel=MODEL,
     ),
@@ -75,7 +75,7 @@ Exposure = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMN",
-        help="With poisson: column of the area or the time in which events were counted.",
+        help="With poisson: column of the area or time in which events were counted, for example hours.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -111,7 +111,7 @@ TableOut = Annotated[
 
 
 class Voice:
-    """Output of a command: sentences on stdout, or one JSON object; warnings go to stderr."""
+    """The output of a command: sentences on stdout, or one JSON object; warnings go to stderr."""
 
     def __init__(self, quiet: bool, as_json: bool) -> None:
         self.quiet, self.as_json = quiet, as_json
@@ -131,11 +131,11 @@ class Voice:
 
     def result(self, facts: Mapping[str, object]) -> None:
         if self.as_json:
-            typer.echo(json.dumps(facts, indent=2, default=str))  # files as they were named
+            typer.echo(json.dumps(facts, indent=2, default=str))  # default=str is for paths of files
 
     @contextmanager
     def warnings_in_words(self) -> Iterator[None]:
-        """Each warning once, on a line of its own, without the place in the code."""
+        """Print each warning once, on its own line, without its place in the code."""
         said: set[str] = set()
 
         def show(message: Warning | str, *_: object, **__: object) -> None:
@@ -151,12 +151,11 @@ class Voice:
 
 
 def check_writable(*files: Path | None, read: Sequence[Path | None]) -> None:
-    """Raise errors before any work for missing folders, folders without write permission, and outputs that are inputs
-    too."""
+    """Raise an error, before any work, if a file cannot be written, or if it is also an input."""
     from ..tables.files import check_folder
 
     for file in files:
         if file is not None:
             check_folder(file)
             if any(other is not None and os.path.realpath(file) == os.path.realpath(other) for other in read):
-                raise ValueError(f"{file} is what is read, and would be lost; name another file to write")
+                raise ValueError(f"{file} is also an input and would be overwritten; name another file to write")

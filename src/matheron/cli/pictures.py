@@ -1,4 +1,4 @@
-"""A picture of paths: curves for one input, maps for two, cuts along each input for more."""
+"""Pictures of paths: curves for one input, maps for two, and cuts along each input for more."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_picture(file: Path) -> None:
 
 
 def picture(paths: AbstractPaths, gp: ExactGP | LatentGP, dataset: Dataset, box: Tensor, file: Path) -> None:
-    """Write the picture: paths, their mean, bands of two standard deviations without and with noise, and the data."""
+    """Write the picture: paths, their mean, bands of two standard deviations with and without noise, and the data."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -54,7 +54,7 @@ def picture(paths: AbstractPaths, gp: ExactGP | LatentGP, dataset: Dataset, box:
 
 
 def cut(columns: EncodedColumns, name: str, X: Tensor, box: Tensor) -> Tensor:
-    """Points `[n, d]` along an input, the others at the median of the data X `[m, d]`, or at the commonest category."""
+    """Return points `[n, d]` along one input; the others are at the data's median, or at the commonest category."""
     middle = X.median(0).values
     for other in columns.categories:
         place = columns.places[other]
@@ -71,7 +71,7 @@ def cut(columns: EncodedColumns, name: str, X: Tensor, box: Tensor) -> Tensor:
 def _cuts(
     figure: Figure, paths: AbstractPaths, sd_at: Deviation, estimated: bool, dataset: Dataset, box: Tensor
 ) -> None:
-    """Paths along each input, the others at the data's median, or at the commonest category."""
+    """Plot paths along each input, with the others at the data's median or at the commonest category."""
     columns, target, X, y = *dataset[:3], dataset.rates
     names = columns.inputs
     panels = min(len(names), _LARGEST_PANELS)
@@ -105,7 +105,7 @@ def _cuts(
 def _maps(
     figure: Figure, paths: AbstractPaths, sd_at: Deviation, estimated: bool, dataset: Dataset, box: Tensor
 ) -> None:
-    """The mean, two paths, and the standard deviation over the data's box."""
+    """Plot maps of the mean, two paths, and the standard deviation over the data's box."""
     columns, target, X, y = *dataset[:3], dataset.rates
     grid = [torch.linspace(float(a), float(b), 120, dtype=torch.float64, device="cpu") for a, b in box.T]
     x = torch.cartesian_prod(*grid).to(paths.dtype)
@@ -118,7 +118,7 @@ def _maps(
 
 
 def _at(x: Tensor, paths: AbstractPaths, sd_at: Deviation, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
-    """Paths `[s, n]`, their mean and standard deviation `[n]` at points; of rates under a likelihood."""
+    """Return paths `[s, n]`, their mean and standard deviation `[n]` at points; with a likelihood, those of rates."""
     values, mean, sd = (f(x.to(paths.dtype)).double().cpu() for f in (paths, paths.mean, sd_at))
     if dataset.likelihood is None:
         return values, mean, sd
@@ -127,7 +127,7 @@ def _at(x: Tensor, paths: AbstractPaths, sd_at: Deviation, dataset: Dataset) -> 
 
 
 def _name_axis(axis: Axis, columns: EncodedColumns, name: str) -> None:
-    """The name of an input along an axis; where it is dates, dates at the ticks."""
+    """Label an axis with the name of an input; an input of dates has dates as ticks."""
     axis.set_label_text(name)
     if name in columns.dates:
         unit, since = columns.dates[name]

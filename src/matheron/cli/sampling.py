@@ -1,4 +1,4 @@
-"""`matheron sample`: from a table to functions, their values at points, a picture, and a file."""
+"""The command `matheron sample`: it draws functions given a table, and writes values, a picture and a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..tables.outcomes import OutcomeColumn
     from .data import Dataset
 
-# A grid's points along each of so many inputs, where the user does not say how many.
+# The default number of grid points along each input, by the number of inputs.
 _GRID = {1: 400, 2: 80}
 
 
@@ -68,7 +68,9 @@ def sample(
     rows: Rows = ROWS,
     at: Annotated[
         Path | None,
-        typer.Option(metavar="TABLE", help="Table of points.", dir_okay=False, rich_help_panel=POINTS),
+        typer.Option(
+            metavar="TABLE", help="Table of points, .csv or .parquet.", dir_okay=False, rich_help_panel=POINTS
+        ),
     ] = None,
     grid: Annotated[
         str | None,
@@ -98,10 +100,9 @@ def sample(
 
     Example: matheron sample wells.csv --target depth --paths 20 --out samples.parquet --plot depth.png
 
-    The points are those of --at or of --grid. By default they are a grid for up to two inputs, and the table's own rows
-    for more inputs and for categories. Rows with empty cells are left out of the fit; as points they get no values
-    (NaN). Dates become days, hours or seconds since the first date. `matheron evaluate` evaluates the saved functions
-    at other points later.
+    The points are those of --at or of --grid. By default they are a grid for up to two inputs, and the table's rows for
+    more inputs and for categories. Rows with empty cells are left out of the fit, and their values are NaN. Dates
+    become days, hours or seconds since the first date. `matheron evaluate` evaluates saved functions at other points.
     """
     from ..core.checks import many
     from ..core.saving import save as store
@@ -172,7 +173,7 @@ def _model(
     seed: int,
     voice: Voice,
 ) -> tuple[ExactGP | LatentGP, Dataset]:
-    """The model and its data."""
+    """Load or fit the model, and return it with its data."""
     from ..tables.encoding import check_columns
     from ..tables.files import read_chunks
     from .data import check_kernel, fitted, loaded_model, read_dataset
@@ -180,14 +181,14 @@ def _model(
     if data.suffix == ".safetensors":
         given = {"target": target, **lists, "kernel": kernel, "noise": noise, "likelihood": outcomes}
         if strange := [f"--{name}" for name, words in given.items() if words is not None]:
-            raise typer.BadParameter(f"a saved model knows its columns and its kernel: leave out {', '.join(strange)}")
+            raise typer.BadParameter(f"a saved model has its columns and its kernel; leave out {', '.join(strange)}")
         return loaded_model(data)
     if target is None:
         raise typer.BadParameter("which column is to be modelled? Give --target")
     check_kernel(kernel)
     dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=outcomes, **lists)
     if grid is not None:
-        _shape(grid, dataset.columns)  # errors in it are raised before the fit
+        _shape(grid, dataset.columns)  # raises errors before the fit
     if at is not None:
         for frame in islice(read_chunks(at, 1), 1):
             check_columns(frame, dataset.columns.inputs, str(at))
@@ -195,7 +196,7 @@ def _model(
 
 
 def _with_room(box: Tensor) -> Tensor:
-    """The data's box `[2, d]`; a column that is constant gets some room, so that grids and pictures have an extent."""
+    """Widen the data's box `[2, d]` where a column is constant, so that grids and pictures have an extent."""
     lower, upper = box
     room = (0.1 * lower.abs() + 0.1) * (lower == upper)
     return box + room * box.new_tensor([[-1.0], [1.0]])
@@ -207,7 +208,7 @@ def _with_margin(box: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _reach(box: Tensor, at: Path | None, dataset: Dataset) -> Tensor:
-    """The box `[2, d]` and all points at which functions are evaluated: they need to be drawn so far."""
+    """Extend the box `[2, d]` to all points at which functions are evaluated, which the draw's domain must contain."""
     import torch
 
     from ..tables.files import read_chunks
@@ -237,7 +238,7 @@ def _shape(words: str, columns: EncodedColumns) -> list[int]:
 def _points(
     at: Path | None, shape: list[int] | None, dataset: Dataset, box: Tensor, rows: int
 ) -> Iterator[tuple[DataFrame, Tensor]]:
-    """Tables of inputs, and the points that they are, some rows at a time."""
+    """Yield tables of inputs and their points, some rows at a time."""
     import torch
 
     from ..tables.files import read_chunks
@@ -266,7 +267,7 @@ def _points(
 
 
 def _grid_blocks(axes: list[Tensor], rows: int) -> Iterator[Tensor]:
-    """The points of a grid, the last axis fastest, without ever holding all of them."""
+    """Yield the points of a grid in blocks; the last axis varies fastest."""
     import math
 
     import torch

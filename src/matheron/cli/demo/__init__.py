@@ -1,4 +1,4 @@
-"""`matheron demo`: functions drawn from a Gaussian process given a few data, in numbers and in a picture."""
+"""The command `matheron demo`: it draws functions given a few data, and shows them in numbers and a picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK = Sizes(num_features=256, many=5_000, few=256, draws=500, compared=64)
 
 
 def run(out: Path, seed: int = 0, quick: bool = False) -> list[Row]:
-    """Measure, print the table, write the picture, and say where."""
+    """Measure the ways of sampling, print a table, and write the picture."""
     if not out.parent.is_dir():
         raise FileNotFoundError(f"no folder {out.parent} for the picture; create it, or give another --out")
     if out.suffix not in SUFFIXES:

@@ -1,4 +1,4 @@
-"""The demo's picture, in the manner of the paper's overview: a prior draw, the update, and posterior paths."""
+"""The demo's picture, after figure 2 of the paper: a prior draw, the update, and posterior paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_PATHS, SHOWN_FEATURES = 12, 6
 
 
 def picture(gp: ExactGP, prior: Paths, posterior: Paths, rows: list[Row], sizes: Sizes, out: Path) -> None:
-    """Write the picture to `out`. The posterior paths are the prior's, given the data: the same draws."""
+    """Write the picture to `out`. The posterior paths are the prior paths, conditioned on the data."""
     X = gp.train_inputs
     x = grid(512)
     figure = Figure(figsize=(13, 5), layout="constrained", dpi=150)
@@ -74,7 +74,7 @@ def _posterior(ax: Axes, gp: ExactGP, x: Tensor, values: Tensor, rows: list[Row]
 
 
 def _strips(axes, gp: ExactGP, x: Tensor, Phi: Tensor, sd: Tensor) -> None:
-    """Below: the bases of both terms, and how wide the band is."""
+    """Draw the strips below the panels: the bases of both terms, and the standard deviation."""
     Phi = Phi[:, :SHOWN_FEATURES]
     axes[0].plot(x, Phi / Phi.abs().max(), color=PRIOR, linewidth=0.9, alpha=0.8)
     axes[1].plot(x, gp.kernel(x, gp.train_inputs), color=UPDATE, linewidth=0.9, alpha=0.8)

@@ -1,4 +1,4 @@
-"""The numbers of the demo: times of drawing and evaluating, distances from the exact posterior, and a table."""
+"""The demo's numbers: times of drawing and evaluating, and distances from the exact posterior, in a table."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Sizes:
     num_paths: int = 64
     num_features: int = 1024
     many: int = 100_000  # points at which paths are evaluated
-    few: int = 2048  # points at which dense sampling still is possible
-    draws: int = 10_000  # for an empirical covariance ...
-    compared: int = 256  # ... at this many points
+    few: int = 2048  # points at which dense sampling is still possible
+    draws: int = 10_000  # draws for an empirical covariance
+    compared: int = 256  # points of the empirical covariance
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way of sampling; times in seconds."""
+    """The measurements of one way of sampling; times are in seconds."""
 
     name: str
-    draw: float | None  # None: there is nothing to draw before the points are known
+    draw: float | None  # None if nothing can be drawn before the points are known
     few: float
     many: float
-    empirical: float  # W2 of as many draws as Sizes says
-    closed_form: float  # W2 of the law that they are drawn from
+    empirical: float  # W2 of the draws' empirical law
+    closed_form: float  # W2 of the law that the draws are from
     mean_error: float
-    run: bool = True  # False: `many` was not run, it is the least that it would take
+    run: bool = True  # False if `many` was not run, but is an estimate from below
 
 
 def problem() -> ExactGP:
@@ -65,7 +65,7 @@ def problem() -> ExactGP:
 
 
 def same_draws(gp: ExactGP, sizes: Sizes, seed: int) -> tuple[Paths, Paths]:
-    """Functions from the prior, and the same functions given the data."""
+    """Draw functions from the prior, and condition the same functions on the data."""
     generator = torch.Generator().manual_seed(seed)
     prior = draw_prior(
         gp.kernel, sizes.draws, input_dim=1, num_features=sizes.num_features, domain=DOMAIN, generator=generator
@@ -74,9 +74,9 @@ def same_draws(gp: ExactGP, sizes: Sizes, seed: int) -> tuple[Paths, Paths]:
 
 
 def measure(gp: ExactGP, posterior: Paths, sizes: Sizes, seed: int) -> list[Row]:
-    """Paths with the features that matheron chooses, with the paper's, and dense sampling, which is exact.
+    """Measure paths with matheron's default features, paths with the paper's features, and exact dense sampling.
 
-    Distances depend on the seed alone: what is drawn to be timed has a generator of its own.
+    Distances depend only on the seed, because draws that are timed use another generator.
     """
     timed, generator = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
     chosen = partial(draw, gp, num_features=sizes.num_features, domain=DOMAIN, generator=timed)
@@ -100,7 +100,7 @@ def _paths(name: str, gp: ExactGP, drawn: Callable[[int], Paths], draws: Paths, 
 
 
 def _dense(name: str, gp: ExactGP, timed: torch.Generator, generator: torch.Generator, sizes: Sizes) -> Row:
-    """Location-scale sampling. At many points its factorisation alone would take the time it takes at few, cubed."""
+    """Measure location-scale sampling; its time at many points is scaled up by the cube of their number."""
     few = seconds(lambda: location_scale(gp, sizes.num_paths, generator=timed)(grid(sizes.few)))
     K = gp.kernel(grid(sizes.few)).fill_diagonal_(2.0)
     many = seconds(lambda: torch.linalg.cholesky(K)) * (sizes.many / sizes.few) ** 3
@@ -110,7 +110,7 @@ def _dense(name: str, gp: ExactGP, timed: torch.Generator, generator: torch.Gene
 
 
 def empirical(values: Tensor, exact: Moments) -> float:
-    """The 2-Wasserstein distance between the draws' own mean and covariance and the exact posterior's."""
+    """Compute the 2-Wasserstein distance between the empirical moments of draws and the exact posterior's."""
     return gaussian_wasserstein(values.mean(0), values.T.cov(), *exact)
 
 
@@ -119,7 +119,7 @@ def grid(n: int) -> Tensor:
 
 
 def seconds(call: Callable[[], object], warm: bool = False) -> float:
-    """The median of a few calls, or of one that is slow, after one that does not count (unless the machine is warm)."""
+    """Return the median time of a few calls, or the time of a single slow one, after one warm-up call if not `warm`."""
     if not warm:
         call()
     times: list[float] = []
@@ -131,7 +131,7 @@ def seconds(call: Callable[[], object], warm: bool = False) -> float:
 
 
 def table(rows: list[Row], sizes: Sizes) -> Table:
-    """A column for each way of sampling; what was not run says so."""
+    """Build the table, with a column for each way of sampling; estimates are marked."""
     out = Table("")
     for row in rows:
         out.add_column(row.name, justify="right")
@@ -152,20 +152,20 @@ def table(rows: list[Row], sizes: Sizes) -> Table:
 
 
 def notes(rows: list[Row], sizes: Sizes) -> list[str]:
-    """Notes below the table."""
+    """Return the notes below the table."""
     chance, memory = rows[-1].empirical, sizes.many**2 * 8 / 1e9
     return [
         f"W2: the 2-Wasserstein distance to the exact posterior at {sizes.compared} points. 'W2 of their law' is "
         f"exact; 'W2 of {sizes.draws:,} draws' includes Monte Carlo error. Dense sampling is exact: its {chance:.3f} "
         "is Monte Carlo error alone.",
-        f"* not run. Its covariance needs {memory:.3g} GB; the factorisation alone takes that long, scaled up from "
-        f"{sizes.few:,} points by the cube of their number. It gives values, not functions: for one more point it "
-        "starts again.",
+        f"* not run. The covariance needs {memory:.3g} GB. The time is that of its factorisation alone, scaled up from "
+        f"{sizes.few:,} points by the cube of their number. Dense sampling gives values, not functions: one more point "
+        "needs a new factorisation.",
     ]
 
 
 def duration(t: float) -> str:
-    """Seconds in the unit that suits them."""
+    """Format a time in seconds with a suitable unit."""
     for least, unit, name in ((5400, 3600, "hours"), (90, 60, "minutes"), (1, 1, "s")):
         if t >= least:
             return f"{t / unit:.2g} {name}"

@@ -1,1 +1,1 @@
-"""`matheron playground`: a local page on which one sees a draw come about, and moves what it depends on."""
+"""The command `matheron playground`: a local page that shows how a draw is made, with sliders for its settings."""

@@ -1,4 +1,4 @@
-"""`matheron playground`: serve the page, on this machine only."""
+"""The command `matheron playground`: it serves the page, on this machine only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def playground(
     """Serve a page on this machine where clicks add observations and sliders change the model of drawn functions."""
     server, url = make_server(port)
     typer.echo(f"the playground is at {url}\nstop it with Ctrl-C")
-    # Not Bokeh's run_until_shutdown: its handler of SIGTERM waits for the loop, which may be busy with a draw.
+    # Bokeh's run_until_shutdown is not used, because its handler of SIGTERM waits until a running draw has ended.
     server.start()
     try:
         server.io_loop.start()
@@ -28,7 +28,7 @@ def playground(
 
 
 def make_server(port: int = 0) -> tuple[Server, str]:
-    """A server on the loopback interface that is not running yet, and the page's address."""
+    """Make a server on the loopback interface, which is not started yet, and return it with the page's address."""
     try:
         from bokeh.server.server import Server
         from tornado.web import ErrorHandler
@@ -39,11 +39,11 @@ def make_server(port: int = 0) -> tuple[Server, str]:
     from .page import add_page
 
     port = port or _free_port()
-    # The websocket answers this page alone, not one from elsewhere that a browser may have open.
+    # The websocket accepts connections from this page only, not from other sites that are open in the browser.
     allowed = [f"127.0.0.1:{port}", f"localhost:{port}"]
     server = Server({"/": add_page}, port=port, address="127.0.0.1", allow_websocket_origin=allowed)
-    # Another site may give its name this machine's address. Requests of its pages then have that name as their Host and
-    # in their Origin, which Tornado takes for this page's own before it looks at the list above.
+    # Another site may let its name resolve to this machine's address (DNS rebinding). Requests of its pages then have
+    # that name as Host and Origin, and Tornado would accept them as this page's own before it reads the list above.
     server._tornado.add_handlers(r"(?!(127\.0\.0\.1|localhost)$).*", [(r".*", ErrorHandler, {"status_code": 403})])
     return server, f"http://127.0.0.1:{port}/"
 

@@ -1,4 +1,4 @@
-"""The numbers that the playground shows, independent of the page."""
+"""The computations behind the playground, independent of the page."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KERNELS = {
     "RBF": lambda lengthscale: K.RBF(lengthscale),
     "Periodic": lambda lengthscale: K.Periodic(period=0.5, lengthscale=4 * lengthscale),
 }
-# Arguments of `draw` for each position of the switch.
+# The arguments of `draw` for each choice of features.
 FEATURES = {"plain": "sobol", "the paper's": "cosine", "leverage": "leverage"}
 NUM_POINTS = 200
-_MEASURED = slice(None, None, 4)  # W2 is cubic in the number of points
+_MEASURED = slice(None, None, 4)  # the cost of W2 is cubic in the number of points
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Picture:
-    """Values on the grid x `[n]`: the prior paths, the update and their sum `[s, n]`, and the exact posterior."""
+    """Values on the grid x `[n]`: prior paths, updates and their sums, each `[s, n]`, and the exact posterior."""
 
     x: Tensor
     prior: Tensor
@@ -51,13 +51,13 @@ class Picture:
     posterior: Tensor
     mean: Tensor
     deviation: Tensor
-    w2: float  # between the law that the basis implies and the exact posterior
-    spread: float  # the posterior's own size in the same units
+    w2: float  # the distance between the law of paths with this basis and the exact posterior
+    spread: float  # the posterior's standard deviation in the same units, sqrt(tr C)
 
 
 @dataclass
 class Playground:
-    """The draw that is shown. Observations that are added condition it; moving a slider draws anew."""
+    """The draw that is shown. New observations condition it, and moved sliders make a new draw."""
 
     choices: Choices = field(default_factory=Choices)
     observations: tuple[tuple[float, float], ...] = ()
@@ -66,13 +66,13 @@ class Playground:
         self._redraw()
 
     def choose(self, choices: Choices) -> None:
-        """Other kernel, noise, features or number of paths: a new draw with the same seed."""
+        """Change kernel, noise, features or number of paths, and draw again with the same seed."""
         if choices != self.choices:
             self.choices = choices
             self._redraw()
 
     def observe(self, observations: tuple[tuple[float, float], ...]) -> None:
-        """Other observations. Where some were added, the same draw is conditioned on these."""
+        """Change the observations. If some were only added, the same draw is conditioned on them."""
         before = len(self.observations)
         added = observations[:before] == self.observations
         self.observations = observations
@@ -97,11 +97,11 @@ class Playground:
         return Picture(x[:, 0], prior, posterior - prior, posterior, mean, deviation, w2, spread)
 
     def _redraw(self) -> None:
-        """A prior draw, and the same draw given all observations."""
+        """Draw from the prior, and condition the draw on all observations."""
         at = self.choices
         settings: dict[str, Any] = {"num_features": at.num_features, "seed": at.seed}
         basis = FEATURES[at.features]
-        if basis == "leverage":  # chosen given the data; without data it is the plain basis
+        if basis == "leverage":  # leverage features need data; without data the plain basis is used
             known = draw(self._model(), 2, features=basis, **settings) if self.observations else None
             basis = FEATURES["plain"] if known is None else known.prior.features
         self.prior: AbstractPaths = draw_prior(self._kernel(), at.num_paths, input_dim=1, features=basis, **settings)
@@ -110,7 +110,7 @@ class Playground:
     def _conditioned(
         self, paths: AbstractPaths, observations: tuple[tuple[float, float], ...], already: int
     ) -> AbstractPaths:
-        """One observation after another, each with a noise of its own: the order in which they came does not matter."""
+        """Condition on one observation after another, each with its own noise draw: their order is irrelevant."""
         for number, (x, y) in enumerate(observations, start=already):
             paths = paths.condition_on([[x]], [y], noise=self.choices.noise, seed=self.choices.seed + 1 + number)
         return paths

@@ -1,4 +1,4 @@
-"""The playground's page, on Bokeh: a plot to click on, sliders, and a line of numbers."""
+"""The playground's page in Bokeh: a plot to click on, sliders, and a line of numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = ("prior", "update", "posterior", "exact posterior")
 
 
 def within(value: object, low: float, high: float, otherwise: float) -> float:
-    """A number clipped to a range; `otherwise` if the value is not a number."""
+    """Clip a number to a range; a value that is not a number becomes `otherwise`."""
     if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         return otherwise
     return min(max(float(value), low), high)
@@ -41,10 +41,10 @@ def within(value: object, low: float, high: float, otherwise: float) -> float:
 class Page:
     """The page of one visitor: its elements, and their reactions to changes."""
 
-    # What sliders go from and to, and the plot's axes. A client may send anything, so that values are held to these.
+    # The ranges of sliders and of the plot's axes. Values are clipped to these, because a client may send anything.
     lengthscales, log_noises, log_features, path_counts = (0.03, 0.6), (-6.0, 0.0), (3, 11), (1, 64)
     x_axis, y_axis = (0.0, 1.0), (-3.0, 3.0)
-    most_observations = 200  # each is a solve of its own
+    most_observations = 200  # each needs a linear solve
 
     def __init__(self) -> None:
         self.playground = Playground()
@@ -88,7 +88,7 @@ class Page:
     def _controls(self) -> None:
         at = self.playground.choices
         self.kernel = Select(title="kernel", value=at.kernel, options=list(KERNELS))
-        # Sliders of logarithms would show exponents: these have few, even steps instead.
+        # A slider on a logarithmic scale would show exponents; these have a list of values instead.
         self.lengthscale = _slider("lengthscale", self.lengthscales, 0.01, at.lengthscale, "l")
         self.noise = _slider("log10 noise variance", self.log_noises, 0.5, math.log10(at.noise), "noise")
         self.num_features = _slider("log2 features", self.log_features, 1, math.log2(at.num_features), "features")
@@ -118,7 +118,8 @@ class Page:
             features=before.features if kind is None else dict(enumerate(FEATURES)).get(kind, before.features),
             seed=before.seed,
         )
-        # Noises of observations are seeded by those that follow a draw's own: leave room for as many as one clicks.
+        # The noise of each observation is seeded by a number after the draw's seed, so the next seed leaves room for
+        # them.
         self.playground.choose(replace(choices, seed=before.seed + 1000) if next_seed else choices)
         self._show()
 
