@@ -42,7 +42,7 @@ def test_directions_are_even_in_every_range_of_radii():
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 513])
 def test_radii_are_stratified_and_directions_are_unit_vectors(count):
-    u, directions = even(3, [count], 4, torch.Generator().manual_seed(0))
+    u, directions = even(3, count, 4, torch.Generator().manual_seed(0))
     assert u.shape == (3, count) and directions.shape == (3, count, 4)
     torch.testing.assert_close(directions.norm(dim=-1), torch.ones(3, count, dtype=torch.float64))
     assert ((u > 0) & (u < 1)).all()

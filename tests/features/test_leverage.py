@@ -14,7 +14,7 @@ from matheron import ExactGP, SparseGP, draw
 from matheron import kernels as K
 from matheron.compare.metrics import gaussian_wasserstein
 from matheron.compare.samplers import decoupled_moments, moments
-from matheron.features.leverage import Reference, reference_points, resampled, spectra
+from matheron.features.leverage import Reference, reference_points, resampled, summands
 from matheron.solvers import FactoredPosterior
 from standard import assert_unbiased, covariance
 
@@ -295,14 +295,14 @@ def test_amplitudes_follow_the_density_with_frequencies_held():
 )
 def test_a_table_has_the_mass_of_the_spectrum_between_any_two_radii(kernel):
     """By the radii of plain frequencies, which know nothing of the density."""
-    (spectrum,) = spectra(kernel.terms(2)[0], 2) or []
-    (table,) = spectrum.factors
+    (summand,) = summands(kernel.terms(2)[0], 2)
+    shells = summand.radial[0].shells
     U = SobolEngine(kernel.measure(2).num_uniforms, scramble=True, seed=0).draw(1 << 14, dtype=torch.float64)
     theta = kernel.measure(2).frequencies(U.clamp(1e-9, 1 - 1e-9))
     log_radius = (theta / kernel.measure(2).scale).norm(dim=1).log()
     for share in (0.05, 0.3, 0.6, 0.95):
         t = float(log_radius.quantile(share))
-        assert float(table.masses[table.index < t].sum()) == pytest.approx(share, abs=0.02)
+        assert float(shells.masses[shells.middles < t].sum()) == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -34,7 +34,7 @@ from .leverage import (
     Reference,
     bound_given,
     leverage,
-    with_components,
+    summands,
 )
 from .own import own_features
 
@@ -67,12 +67,12 @@ def chosen_features(
     planned = _planned(kernel, spec, origin, posterior, generator)
     terms = planned.terms
     by_leverage = kind in ("auto", "leverage") and posterior is not None and not spec.joint
-    chosen = with_components(terms, d) if by_leverage else []
-    found = [part for _, own in chosen for part in own]
-    if 2 * sum(len(part.variances) for part in found) > spec.num_features:
-        chosen, found = [], []  # too few features for tables of their own
-    terms = [term for term in terms if not any(term is other for other, _ in chosen)]
-    sizes = [sum(size_of(term, reference) for term, _ in chosen)] if chosen else []
+    found = [part for term in terms for part in summands(term, d)] if by_leverage else []
+    if 2 * len(found) > spec.num_features:
+        found = []  # too few features for tables of their own
+    chosen = [term for term in terms if any(part.term is term for part in found)]
+    terms = [term for term in terms if not any(term is other for other in chosen)]
+    sizes = [sum(size_of(term, reference) for term in chosen)] if chosen else []
     counts = iter(_allocate(spec.num_features, sizes + [size_of(t, reference) for t in terms if t.stationary or t.own]))
     parts: list[Coupled] = []
     choices = list(planned.choices)
@@ -162,30 +162,42 @@ def _bases(
 
 def merged(parts: list[Coupled]) -> list[Coupled]:
     """Fourier bases of the same kind, number, role and coupling side by side: one product instead of many."""
-    merged: list[Coupled] = []
+    groups: list[list[Coupled]] = []
     for part in parts:
-        for i, other in enumerate(merged):
-            if part.role == other.role and same_coupling(part.coupling, other.coupling):
-                both = _joined(other.basis, part.basis) if part.basis.num_bases == other.basis.num_bases else None
-                if both is not None:
-                    merged[i] = other._replace(basis=both)
-                    break
+        for group in groups:
+            if _alike(group[0], part):
+                group.append(part)
+                break
         else:
-            merged.append(part)
-    return merged
+            groups.append([part])
+    return [group[0]._replace(basis=_joined([part.basis for part in group])) for group in groups]
 
 
-def _joined(a: Basis, b: Basis) -> Basis | None:
-    """Two bases as one; None where they are of different kinds."""
-    if type(a) is type(b) and isinstance(a, Pairs | Cosines):
-        return type(a)(**{k: torch.cat([getattr(a, k), getattr(b, k)], dim=1) for k in a._buffers})
-    if isinstance(a, Products) and isinstance(b, Products) and a.projections.shape[1] == b.projections.shape[1]:
-        if a.fourier is not None and b.fourier is not None:
-            A = torch.cat([a.projections, b.projections], dim=2)
-            cosines = _joined(a.fourier, b.fourier)
-            assert isinstance(cosines, Cosines)
-            return Products(A, torch.cat([a.amplitudes, b.amplitudes], dim=1), a.origin, cosines)
-    return None
+def _alike(a: Coupled, b: Coupled) -> bool:
+    """Whether two bases can be one."""
+    if type(a.basis) is not type(b.basis) or a.basis.num_bases != b.basis.num_bases or a.role != b.role:
+        return False
+    if isinstance(a.basis, Products) and isinstance(b.basis, Products):
+        fourier = a.basis.fourier is not None and b.basis.fourier is not None
+        if not fourier or a.basis.projections.shape[1] != b.basis.projections.shape[1]:
+            return False
+    elif not isinstance(a.basis, Pairs | Cosines):
+        return False
+    return same_coupling(a.coupling, b.coupling)
+
+
+def _joined(bases: Sequence[Basis]) -> Basis:
+    """Bases that are alike as one."""
+    first = bases[0]
+    if len(bases) == 1:
+        return first
+    buffers = {k: [getattr(basis, k) for basis in bases] for k in first._buffers}
+    if isinstance(first, Products):
+        cosines = _joined([basis.fourier for basis in bases if isinstance(basis, Products) and basis.fourier])
+        assert isinstance(cosines, Cosines)
+        A, amplitudes = torch.cat(buffers["projections"], dim=2), torch.cat(buffers["amplitudes"], dim=1)
+        return Products(A, amplitudes, first.origin, cosines)
+    return type(first)(**{k: torch.cat(each, dim=1) for k, each in buffers.items()})
 
 
 def _allocate(total: int, sizes: list[float]) -> list[int]:

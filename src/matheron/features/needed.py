@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..kernels import Kernel
+from ..core.functionals import Observed
+from ..core.sites import Sites
+from ..kernels import Kernel, coupled_diagonal
+from ..solvers import Cholesky, FactoredPosterior, KernelOperator
 
 
 @torch.no_grad()
@@ -58,3 +61,24 @@ def nearest(places: Tensor, X: Tensor, k: int) -> Tensor:
     """The numbers `[p, k]` of the points X `[n, d]` that are nearest to places `[p, d]`."""
     some = places.split(max(1, (1 << 23) // len(X)))  # distances that are in memory at once
     return torch.cat([torch.cdist(part, X).topk(k, largest=False).indices for part in some])
+
+
+@torch.no_grad()
+def posterior_at(kernel: Kernel, sites: Observed, noise: Tensor, largest: int = 4000) -> FactoredPosterior:
+    """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
+    kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
+    operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
+    state = Cholesky().init(operator) if len(sites) <= largest else None
+    return FactoredPosterior(kernel, sites, operator.noise, state)
+
+
+def to_come(kernel: Kernel, X: Tensor, noise: float = 1e-6) -> tuple[Sites, Tensor]:
+    """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
+
+    Frequencies for little noise also serve for more: those for much noise do not serve for less.
+
+    Args:
+        noise: of the data to come, in variances of the prior.
+    """
+    sites = Sites.every_output(X, kernel.num_outputs)
+    return sites, noise * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())
