@@ -205,7 +205,7 @@ def test_nothing_that_can_be_in_a_path_is_left_untested(tmp_path):
     concrete = {name for name, kind in REGISTRY.items() if kind.__module__.removeprefix("matheron.").startswith(rooms)}
     abstract = {"Kernel", "Stationary", "Radial", "OwnKernel", "Mean", "Transform", "RowMap", "Basis", "CutBasis"}
     abstract |= {"AbstractFunctions", "AbstractPaths", "Around", "PlacedFunctions", "PriorPlusUpdate"}
-    abstract |= {"Update", "CentredUpdate", "Combined"}
+    abstract |= {"Update", "CentredUpdate", "Combined", "EvaluableFunctions"}
     derived = {"Canonical", "CanonicalSlopes"}  # made again from the centres, never written
     assert concrete - seen - abstract - derived == set()
 

@@ -23,7 +23,7 @@ from .module import CalledModule, FunctionModule, PartModule
 
 if TYPE_CHECKING:
     from ..core.value import Json
-    from ..paths.functions import AbstractFunctions
+    from ..paths import AbstractFunctions
 
 # What `matheron_portable` reads.
 FORMAT = "matheron-functions-1"

@@ -39,6 +39,7 @@ from ..models import means, transforms
 from ..models.means import Mean
 from ..models.transforms import Transform
 from ..paths import (
+    AbstractFunctions,
     Composition,
     Coordinates,
     EnsemblePaths,
@@ -53,7 +54,6 @@ from ..paths import (
     Stack,
 )
 from ..paths.algebra import Combined, Elementwise
-from ..paths.functions import AbstractFunctions
 from . import module
 from .module import FunctionModule, embedded
 

@@ -8,12 +8,12 @@ from .algebra import PointwiseProduct as PointwiseProduct
 from .algebra import PosteriorMean as PosteriorMean
 from .algebra import Selection as Selection
 from .algebra import Stack as Stack
+from .arithmetic import AbstractFunctions as AbstractFunctions
+from .arithmetic import require_functions as require_functions
 from .exact import CentredUpdate as CentredUpdate
 from .exact import Data as Data
 from .exact import ExactUpdate as ExactUpdate
 from .exact import exact_update as exact_update
-from .functions import AbstractFunctions as AbstractFunctions
-from .functions import require_functions as require_functions
 from .kept_factor import Factor as Factor
 from .multi_model import BatchPaths as BatchPaths
 from .multi_model import EnsemblePaths as EnsemblePaths

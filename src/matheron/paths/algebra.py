@@ -40,7 +40,7 @@ from ..evaluate import (
 )
 from ..models.means import ConstantMean, Mean, Mixed, Stacked
 from ..models.transforms import Transform, chained
-from .functions import AbstractFunctions, Number, require_functions
+from .arithmetic import AbstractFunctions, Number, require_functions
 from .grids import grid_values, slabs, write_by_points, write_by_record, write_in_slabs
 from .paths import AbstractPaths
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..evaluate import Record, on_grid, values
-from .functions import AbstractFunctions
+from .arithmetic import AbstractFunctions
 
 
 def grid_values(f: AbstractFunctions, axes: list[Tensor]) -> Tensor:

@@ -19,7 +19,8 @@ from ..models.observations import Observations
 from ..models.transforms import Transform
 from ..solvers import Solver
 from .algebra import Selection, Stack
-from .functions import AbstractFunctions, Index, PlacedFunctions, require_functions
+from .arithmetic import AbstractFunctions, require_functions
+from .functions import Index, PlacedFunctions
 from .grids import write_in_slabs
 from .paths import AbstractPaths
 

@@ -35,7 +35,7 @@ from ..models.observations import (
 )
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
-from .functions import AbstractFunctions, require_functions
+from .arithmetic import AbstractFunctions, require_functions
 from .grids import write_by_record
 from .prior import PriorPaths
 from .update import Update

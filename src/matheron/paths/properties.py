@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..evaluate import Record, Recursion, record_shares_work, recursion_of
-from .functions import AbstractFunctions
+from .arithmetic import AbstractFunctions
 
 
 def shares_work(functions: object) -> bool:

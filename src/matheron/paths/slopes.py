@@ -19,7 +19,7 @@ from ..evaluate import Float64Term, PathTerm, Record, Recorder, WeightedSum, val
 from ..models.means import ConstantMean, LinearMean, Mean
 from ..models.observe import derivative
 from .algebra import Combined, PosteriorMean
-from .functions import AbstractFunctions
+from .arithmetic import AbstractFunctions
 from .grids import write_by_points, write_by_record
 
 
