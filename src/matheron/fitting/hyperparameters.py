@@ -275,8 +275,12 @@ def hyperparameters_of(
     first_noise: float,
     units: Units | None,
     blocks: NoiseBlocks | None = None,
+    level: float = 0.0,
 ) -> tuple[Hyperparameters, Tensor]:
-    """The hyperparameters, with the kernel's numbers read in the model's units; and their vector in the user's."""
+    """The hyperparameters, with the kernel's numbers read in the model's units; and their vector in the user's.
+
+    `level` is where the search for a constant mean, or the constant of a linear one, begins.
+    """
     t, d = kernel.num_outputs, X.shape[1]
     kernel = kernel.owned().to(X.device)
     ones = Units(*(torch.ones(size, dtype=torch.float64, device=X.device) for size in (d, d, t, t)))
@@ -286,12 +290,12 @@ def hyperparameters_of(
     variances = t if blocks is None else int(blocks.index.max()) + 1
     start = torch.full((variances,), first_noise, dtype=torch.float64, device=X.device)
     fitted_noise = Leaf("noise", "positive", start, (floors.get("noise", lower), upper))
-    zeros = torch.zeros(t, dtype=torch.float64, device=X.device)
-    means: Sequence[Leaf] | Mean = [Leaf("mean", "real", zeros)]
+    levels = torch.full((t,), level, dtype=torch.float64, device=X.device)
+    means: Sequence[Leaf] | Mean = [Leaf("mean", "real", levels)]
     if isinstance(mean, Mean):
         means = mean
     elif mean is not None:  # "linear"
-        means = [Leaf("mean.weights", "real", zeros[:, None].expand(t, d)), Leaf("mean.bias", "real", zeros)]
+        means = [Leaf("mean.weights", "real", levels.new_zeros(t, d)), Leaf("mean.bias", "real", levels)]
     h = Hyperparameters(kernel, leaves, fitted_noise if noise is None else noise, means, blocks)
     return h, h.encode({b.name: b.value.double() / b.unit for b in listed})
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_count, as_generator, many, seeded
-from ..core.progress import progress_bar
+from ..core.checks import ArrayLike, as_count, many, seeded
+from ..core.functionals import Observed
 from ..core.sites import Sites
 from ..features import FeatureSpec, make_features
-from ..kernels import Kernel, Matern, Scaled, coupled_diagonal
+from ..kernels import Kernel, coupled_diagonal
 from ..kernels.base import as_kernel
 from ..lattice import FourierLattice
 from ..lattice.series import NoJointLattice
@@ -40,15 +40,13 @@ from .hyperparameters import (
     Hyperparameters,
     Prior,
     checked_priors,
-    default_kernel_priors,
     hyperparameters_of,
-    log_prior,
     prior_of,
     weak_priors,
 )
-from .likelihood import accumulate
-from .search import FitWarning
-from .units import Units, buffers, standardising, with_tensors
+from .likelihood import Dense, Watch, accumulate
+from .search import FitWarning, maximiser
+from .units import Units, buffers, standardised_mean, standardising, with_tensors
 
 # Newton's method. A system takes a step: given W and b = W (f - m) + d log p / df it solves for the maximum of the
 # quadratic. It knows f - m by coordinates of its own, in which f - m is linear: a, f - m = K a, or a lattice's weights.
@@ -487,7 +485,7 @@ def outcomes_left_out(gp: LatentGP) -> OutcomesLeftOut:
 # Hyperparameters by the evidence.
 
 
-class _Objective:
+class _LaplaceEvidence(Dense):
     """log p(y | hyperparameters) by Laplace's approximation + log prior, and its gradient in the vector.
 
     Newton's method starts where it ended at the last vector. The variance that is called noise elsewhere is the square
@@ -495,79 +493,70 @@ class _Objective:
     """
 
     def __init__(
-        self, h: Hyperparameters, X: Tensor, y: Tensor, likelihood: Likelihood, priors: Mapping[str, Prior]
+        self,
+        hyperparameters: Hyperparameters,
+        sites: Observed,
+        y: Tensor,
+        priors: Mapping[str, Prior],
+        likelihood: Likelihood,
+        watch: Watch | None = None,
     ) -> None:
-        self.h, self.X, self.y, self.likelihood, self.priors = h, X, y, likelihood, priors
+        super().__init__(hyperparameters, sites, y, priors, watch)
+        self.likelihood = likelihood
         self.start: Tensor | None = None
 
-    def some(self, rows: Tensor) -> _Objective:
-        return _Objective(self.h.at(rows), self.X[rows], self.y[rows], self.likelihood.some(rows), self.priors)
+    def some(self, rows: Tensor) -> _LaplaceEvidence:
+        data = self.hyperparameters.at(rows), self.sites[rows], self.y[rows]
+        return _LaplaceEvidence(*data, self.priors, self.likelihood.some(rows), self.watch)
 
-    def members(self, values: list[Tensor]) -> tuple[Kernel, Mean, Likelihood]:
-        kernel, noise, mean = self.h.model(values, len(self.y), None)
+    def log_likelihood(self, values: list[Tensor]) -> float:
+        kernel, noise, mean = self.hyperparameters.model(values, len(self.y), None)
         likelihood = self.likelihood
-        return kernel, mean, likelihood.replaced(scale=noise[0].sqrt()) if _fits_scale(likelihood) else likelihood
-
-    def __call__(self, vector: Tensor) -> tuple[float, Tensor]:
-        value = -math.inf
-
-        def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
-            nonlocal value
-            kernel, mean, likelihood = self.members(leaves)
-            sites = Sites(self.X)
-            with torch.no_grad():
-                K = covariance(kernel, sites)
-            m = mean.at(sites).expand(len(self.y))
-            found = _evidence(K, m.detach().clone(), likelihood.mapped(Tensor.detach), self.y, self.start)
-            if not math.isfinite(found.value):
-                return [None] * len(leaves)
-            self.start, value = found.a, found.value
-            G = found.kernel_slope
-            accumulate(kernel, Sites(self.X), lambda rows, columns: G[rows, columns])
-            rest = (found.mean_slope * m).sum()
-            if _fits_scale(self.likelihood):
-                rest = rest + _own_terms(likelihood, found, self.y)
-            if self.priors:
-                density = log_prior(self.h.leaves, leaves, self.priors).to(rest)
-                value, rest = value + float(density.detach()), rest + density
-            if rest.requires_grad:
-                rest.backward()
-            return [leaf.grad for leaf in leaves]
-
-        gradient = self.h.pulled_back(vector, slopes)
-        return value if math.isfinite(value) else -math.inf, gradient
+        likelihood = likelihood.replaced(scale=noise[0].sqrt()) if fits_scale(likelihood) else likelihood
+        m = mean.at(self.sites).expand(len(self.y))
+        with torch.no_grad():
+            K = covariance(kernel, self.sites)
+        found = _evidence(K, m.detach().clone(), likelihood.mapped(Tensor.detach), self.y, self.start)
+        if not math.isfinite(found.value):
+            return -math.inf
+        self.start, G = found.a, found.kernel_slope
+        accumulate(kernel, self.sites, lambda rows, columns: G[rows, columns])
+        rest = (found.mean_slope * m).sum()
+        if fits_scale(self.likelihood):
+            rest = rest + _own_terms(likelihood, found, self.y)
+        if rest.requires_grad:
+            rest.backward()
+        return found.value
 
 
-def _fits_scale(likelihood: Likelihood) -> bool:
+def fits_scale(likelihood: Likelihood) -> bool:
+    """Whether the scale of measurements with outliers is to be fitted."""
     return isinstance(likelihood, StudentT) and likelihood.scale is None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The arguments of `matheron.fit` besides data and likelihood."""
-
-    mean: Mean | ArrayLike | Callable[[Tensor], Tensor] | str | None
-    priors: Mapping[str, Prior] | None
-    num_starts: int
-    num_data: int | Literal["auto"] | None
-    solver: str | Solver
-    seed: int | torch.Generator | None
-    progress: bool
-
-
-def fit_outcomes(kernel: Kernel | None, X: ArrayLike, y: ArrayLike, likelihood: Likelihood, asked: Asked) -> LatentGP:
+def fit_outcomes(
+    kernel: Kernel,
+    X: ArrayLike,
+    y: ArrayLike,
+    likelihood: Likelihood,
+    *,
+    mean: MeanLike | str | None,
+    priors: Mapping[str, Prior] | None,
+    default_priors: bool,
+    num_starts: int,
+    num_data: int | str | None,
+    solver: str | Solver,
+    seed: int | torch.Generator | None,
+    progress: bool,
+    largest: int = 2000,
+) -> LatentGP:
     """`matheron.fit` of outcomes: the hyperparameters that maximise Laplace's evidence.
 
-    Inputs alone are standardised, and measurements (Student-t) for the time of the fit.
+    Inputs alone are standardised, and measurements (Student-t) for the time of the fit. num_data="auto" is up to
+    `largest` of the outcomes: a step of the search then takes about 2 seconds. Where data say little of some
+    hyperparameters these get weak priors, unless the user gave priors.
     """
-    d = ExactGP(Matern(2.5, 1.0), X, _as_numbers(y), 1.0).input_dim
-    priors = asked.priors
-    if kernel is None:
-        kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64, device="cpu")), 1.0)
-        if priors is None:
-            usual = default_kernel_priors(d).items()
-            priors = {name: prior for name, prior in usual if name != "noise" or _fits_scale(likelihood)}
-    data = _checked(as_kernel(kernel), X, y, likelihood)
+    data = _checked(kernel, X, y, likelihood)
     likelihood = likelihood.owned()
     user_X, outcomes = data.train_inputs.detach().clone(), data.train_targets.detach().clone()
     poor = _say_degenerate(likelihood, outcomes, stacklevel=6)
@@ -579,28 +568,27 @@ def fit_outcomes(kernel: Kernel | None, X: ArrayLike, y: ArrayLike, likelihood: 
     scale, centre = units.output_scale[0], units.output_centre[0]
     inner, model_y = _in_units(likelihood, 1 / scale), (outcomes - centre) / scale
     model_X = (user_X - units.input_centre) / units.input_scale
-    fixed = None if _fits_scale(likelihood) else torch.ones_like(model_y)
-    h, as_given = hyperparameters_of(kernel, model_X, fixed, _fitted_mean(asked.mean, units), {}, 1e-2, units)
-    if asked.priors is None and (poor or len(model_y) < h.size):
-        known = priors or {}
-        weak = {leaf.name: weak_priors([leaf]) for leaf in h.leaves if prior_of(leaf, known) is None}
-        priors = {**known, **{name: one[name] for name, one in weak.items()}}
-    priors = checked_priors(priors or {}, h.leaves)
+    fixed = None if fits_scale(likelihood) else torch.ones_like(model_y)
+    model_mean, level = standardised_mean(mean, units), float(inner.level(model_y))
+    h, as_given = hyperparameters_of(kernel, model_X, fixed, model_mean, {}, 1e-2, units, level=level)
+    priors = dict(priors or {})
+    if default_priors and (poor or len(model_y) < h.size):
+        for leaf in h.leaves:
+            if prior_of(leaf, priors) is None:
+                priors |= weak_priors([leaf])
+    priors = checked_priors(priors, h.leaves)
     h = h.within(priors)
-    level = inner.level(model_y)
-    start, own = (_at_level(h, vector, level) for vector in (as_given, h.encode()))
-    objective = _Objective(h, model_X, model_y, inner, priors)
-    generator = as_generator(asked.seed)
-    objective = _some_of(objective, asked.num_data, generator)
-    best = _searched(objective, [h.clamped(start), h.clamped(own)], as_count(asked.num_starts, "num_starts"), asked)
+    objective = _LaplaceEvidence(h, Sites(model_X), model_y, priors, inner)
+    most, count = (largest, None) if num_data == "auto" else (None, cast("int | None", num_data))
+    best = maximiser(objective, h.clamped(as_given), num_starts, count, most, "cholesky", seed, True, progress)
     with torch.no_grad():
         values = [value.detach().clone() for value in h.decode(best)]
-        fitted, _, mean = h.model(values, len(model_y), None)
-        if _fits_scale(likelihood):
+        fitted, _, found_mean = h.model(values, len(model_y), None)
+        if fits_scale(likelihood):
             likelihood = likelihood.replaced(scale=values[h.count].sqrt()[0] * scale)
-        fitted, mean = _out_of_units(fitted, mean, units)
-    gp = ExactGP(fitted, model_X, outcomes, 1.0, mean, input_transform=units.transforms()[0])
-    whole = _given_outcomes(gp, likelihood, outcomes, as_solver(asked.solver), 200)
+        fitted, found_mean = _out_of_units(fitted, found_mean, units)
+    gp = ExactGP(fitted, model_X, outcomes, 1.0, found_mean, input_transform=units.transforms()[0])
+    whole = _given_outcomes(gp, likelihood, outcomes, as_solver(solver), 200)
     return whole.replaced(gaussian=whole.gaussian.replaced(input_names=data.input_names))
 
 
@@ -628,113 +616,3 @@ def _out_of_units(kernel: Kernel, mean: Mean, units: Units) -> tuple[Kernel, Mea
         return scaled, LinearMean(mean.weights * scale, mean.bias * scale + centre)
     inner, factor, level = mean, float(scale), float(centre)
     return scaled, CallableMean(lambda x: inner.to(x.device, x.dtype)(x) * factor + level)
-
-
-def _fitted_mean(mean: MeanLike | str | None, units: Units) -> Mean | str | None:
-    """A fixed mean in the model's units; None and "linear" are fitted."""
-    from .maximise import _mean_in
-
-    return _mean_in(mean, units, len(units.input_scale), 1)
-
-
-def _at_level(h: Hyperparameters, vector: Tensor, level: Tensor) -> Tensor:
-    """The vector with the level that the outcomes have where a mean is fitted."""
-    parts = h.split(vector)
-    for i, leaf in enumerate(h.leaves):
-        if leaf.name in ("mean", "mean.bias"):
-            parts[i] = torch.full_like(parts[i], float(level))
-    return torch.cat(parts)
-
-
-def _some_of(
-    objective: _Objective, num_data: int | str | None, generator: torch.Generator, most: int = 2000
-) -> _Objective:
-    """The objective of some of the data: a quarter at random, and their nearest neighbours.
-
-    "auto" is `most` of them: a step of the search then takes about 2 seconds.
-    """
-    n = len(objective.y)
-    count = most if num_data == "auto" else num_data
-    if not isinstance(count, int) or n <= count:
-        return objective
-    X = objective.X
-    order = torch.randperm(n, generator=generator, device=generator.device).to(X.device)
-    middle, pool = order[: -(-count // 4)], order[:50_000]
-    near = torch.cdist(X[middle], X[pool]).topk(4, largest=False).indices  # of each itself, too
-    first = torch.cat([pool[near].flatten(), order])
-    place = torch.arange(len(first), device=X.device)
-    earliest = torch.full_like(order, len(first)).scatter_reduce(0, first, place, "amin")
-    if num_data == "auto":
-        warnings.warn(
-            f"the hyperparameters were fitted to {count:,} of the {n:,} outcomes, random ones and their neighbours; "
-            f"the model holds all of them. num_data={count} does the same without this warning, and num_data=None fits "
-            "to all outcomes, which may take long",
-            FitWarning,
-            stacklevel=6,
-        )
-    return objective.some(earliest.argsort()[:count])
-
-
-def _searched(
-    objective: _Objective,
-    given: list[Tensor],
-    num_starts: int,
-    asked: Asked,
-    screened: int = 200,
-    lengths: Sequence[float] = (0.3, 1.0, 3.0),
-) -> Tensor:
-    """The best end of searches from the most likely of some starts: those given, and other lengthscales.
-
-    Starts are compared on as many rows as are `screened`; `lengths` are in standard deviations over sqrt(d).
-    """
-    from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
-
-    h, limits = objective.h, objective.h.limits()
-    with progress_bar(show=asked.progress) as bar:
-        task = bar.add_task("fitting", total=None)
-
-        def climbed(of: _Objective, start: Tensor, iterations: int) -> tuple[float, Tensor]:
-            best: tuple[float, Tensor] = (-math.inf, start)
-
-            def downhill(numbers: np.ndarray) -> tuple[float, np.ndarray]:
-                nonlocal best
-                vector = torch.as_tensor(numbers, dtype=torch.float64, device="cpu").to(start)
-                value, gradient = of(vector)
-                bar.advance(task)
-                if value > best[0]:
-                    best = (value, vector)
-                if not math.isfinite(value):
-                    return 1e10, 0.0 * numbers
-                return -value / len(of.y), (-gradient / len(of.y)).cpu().numpy()
-
-            options = {"maxiter": iterations, "ftol": 1e-9, "gtol": 1e-6}
-            scipy_minimize(downhill, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=limits, options=options)
-            return best
-
-        best = given[0]
-        if num_starts > 1:
-            size = min(len(objective.y), screened)
-            few = objective.some(torch.arange(0, len(objective.y), -(-len(objective.y) // size), device=best.device))
-            starts = [*given, *(_with_length(h, given[-1], length) for length in lengths)]
-            ranked = sorted(starts, key=lambda start: -few(start)[0])
-            ends = [climbed(few, start, 30) for start in ranked[:num_starts]]
-            best = max(ends, key=lambda end: end[0])[1]
-        value, best = climbed(objective, best, 200)
-    if not math.isfinite(value):
-        warnings.warn(
-            "the evidence is not finite at the kernel's own hyperparameters, which are kept; give other ones to start "
-            "from, or priors=",
-            FitWarning,
-            stacklevel=7,
-        )
-    return best
-
-
-def _with_length(h: Hyperparameters, start: Tensor, length: float) -> Tensor:
-    """A start with the same lengthscale along every column."""
-    parts = h.split(start)
-    for i, leaf in enumerate(h.leaves):
-        if leaf.short == "lengthscale":
-            value = torch.full_like(leaf.value, length * max(1, len(leaf.dims)) ** 0.5)
-            parts[i] = leaf.encode(torch.where(leaf.value != 0, value, 0.0))
-    return h.clamped(torch.cat(parts))

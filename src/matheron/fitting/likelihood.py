@@ -45,28 +45,29 @@ class Dense:
         """The same of some of the data."""
         return Dense(self.hyperparameters.at(rows), self.sites[rows], self.y[rows], self.priors, self.watch)
 
-    def __call__(self, vector: Tensor) -> tuple[float, Tensor]:
-        """The value and the gradient `[size]`; -inf where the covariance has no factor."""
-        with few_threads(len(self.y)):
-            return self._evaluated(vector)
+    def log_likelihood(self, values: list[Tensor]) -> float:
+        """log p(y) at a value per leaf, -inf or NaN where there is none; gradients are added to those of the values."""
+        kernel, noise, mean = self.hyperparameters.model(values, len(self.X), self.tasks)
+        return likelihood_with_gradient(kernel, self.sites, self.y, noise, mean)
 
-    def _evaluated(self, vector: Tensor) -> tuple[float, Tensor]:
+    def __call__(self, vector: Tensor) -> tuple[float, Tensor]:
+        """The value and the gradient `[size]`; -inf and zero where the likelihood is not finite."""
         h, value = self.hyperparameters, -math.inf
 
-        def slopes(leaves: list[Tensor]) -> list[Tensor | None]:
+        def slopes(values: list[Tensor]) -> list[Tensor | None]:
             nonlocal value
-            kernel, noise, mean = h.model(leaves, len(self.X), self.tasks)
-            value = likelihood_with_gradient(kernel, self.sites, self.y, noise, mean)
+            value = self.log_likelihood(values)
             if not math.isfinite(value):
-                return [None] * len(leaves)
+                return [None] * len(values)
             if self.priors:
-                density = log_prior(h.leaves, leaves, self.priors)
+                density = log_prior(h.leaves, values, self.priors)
                 value += float(density.detach())
                 if density.requires_grad:  # a uniform prior has no slope
                     density.backward()
-            return [leaf.grad for leaf in leaves]
+            return [leaf.grad for leaf in values]
 
-        gradient = h.pulled_back(vector, slopes)
+        with few_threads(len(self.y)):
+            gradient = h.pulled_back(vector, slopes)
         value = value if math.isfinite(value) else -math.inf
         if self.watch is not None:
             self.watch(len(self.y), vector.detach(), value)

@@ -14,15 +14,16 @@ from ..core.functionals import Functionals
 from ..core.sites import Sites
 from ..kernels import RBF, Kernel, Matern, Scaled, coupled_diagonal
 from ..kernels.averaged import averages_in_closed_form
+from ..kernels.base import as_kernel
 from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Likelihood
-from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
+from ..models.means import Mean
 from ..models.observations import by_quadrature, is_observable, moved_inside, prior_variance
 from ..solvers import Solver, as_solver
 from .hyperparameters import NoiseBlocks, Prior, default_kernel_priors
-from .laplace import Asked, fit_outcomes
+from .laplace import fit_outcomes, fits_scale
 from .search import FitWarning, maximised
-from .units import Units, standardising
+from .units import Units, standardised_mean, standardising
 
 
 class FitSettings(TypedDict, total=False):
@@ -150,8 +151,7 @@ def fit(
             raise ValueError(f"{which}: expected none beside a likelihood, which says how outcomes vary; leave it out")
         if is_observable(X):
             raise TypeError("X: expected points [n, d] beside a likelihood, got functionals; leave likelihood out")
-        X, y = cast(ArrayLike, X), cast(ArrayLike, y)
-        return fit_outcomes(kernel, X, y, likelihood, Asked(mean, priors, num_starts, num_data, solver, seed, progress))
+    default_priors = priors is None
     if kernel is None:
         if is_observable(X):
             d = _dimension(X)
@@ -160,8 +160,24 @@ def fit(
             d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
         kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64, device="cpu")), 1.0)
         if priors is None:
+            has_noise = noise is None if likelihood is None else fits_scale(likelihood)
             usual = default_kernel_priors(d).items()
-            priors = {name: prior for name, prior in usual if name != "noise" or noise is None}
+            priors = {name: prior for name, prior in usual if name != "noise" or has_noise}
+    if likelihood is not None:
+        return fit_outcomes(
+            as_kernel(kernel),
+            cast(ArrayLike, X),
+            cast(ArrayLike, y),
+            likelihood,
+            mean=mean,
+            priors=priors,
+            default_priors=default_priors,
+            num_starts=num_starts,
+            num_data=num_data,
+            solver=solver,
+            seed=seed,
+            progress=progress,
+        )
     if is_observable(X):
         closed = averages_in_closed_form(kernel, _dimension(X))
         X = X if closed else _with_nodes(X)
@@ -192,7 +208,7 @@ def fit(
         model_sites if isinstance(model_sites, Functionals) else model_sites.points,
         model_y,
         noise=model_noise,
-        mean=_mean_in(mean, units, user_X.shape[1], kernel.num_outputs),
+        mean=standardised_mean(mean, units),
         tasks=model_sites.outputs,
         priors=priors,
         num_starts=num_starts,
@@ -291,29 +307,6 @@ def _units_of_functionals(
 def _apart(value: Tensor) -> Tensor:
     """The numbers in float64, of no graph and no inference mode of the caller's."""
     return value.detach().double().clone()
-
-
-def _mean_in(mean: MeanLike | str | None, units: Units, d: int, t: int) -> Mean | str | None:
-    """A fixed mean in the model's units; None and "linear" are fitted."""
-    if mean is None or (isinstance(mean, str) and mean == "linear"):
-        return mean
-    if isinstance(mean, str):
-        raise ValueError(f'mean: expected None, "linear", a number, a Mean or a callable, got {mean!r}')
-    fixed = as_mean(mean).owned()
-    centre, scale = units.output_centre, units.output_scale
-    if isinstance(fixed, ConstantMean):
-        return ConstantMean((fixed.value.to(centre) - centre) / scale)
-    if isinstance(fixed, LinearMean):
-        weights, bias = fixed.weights.to(centre), fixed.bias.to(centre)
-        level = bias + weights @ units.input_centre  # [t]
-        return LinearMean((weights * units.input_scale).expand(t, d) / scale[:, None], (level - centre) / scale)
-    x_scale, x_centre = units.input_scale, units.input_centre
-
-    def rescaled(x: Tensor) -> Tensor:
-        value = fixed.to(x.device, x.dtype)(x * x_scale.to(x) + x_centre.to(x))
-        return (value - centre.to(x)) / scale.to(x)
-
-    return CallableMean(rescaled)
 
 
 def _check_scale(scale: Tensor) -> None:

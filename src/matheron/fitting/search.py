@@ -131,22 +131,54 @@ def maximised(
     priors = checked_priors(priors, h.leaves)
     h = h.within(priors)
     as_given = h.clamped(as_given)
+    objective = Dense(h, sites, y, priors)
+    automatic = num_data == "auto" and solver == "auto" and y.device.type == "cpu"
+    most = SETTINGS.most if automatic else None
+    count = num_data if isinstance(num_data, int) else None
+    best = maximiser(objective, as_given, num_starts, count, most, solver, seed, units is not None, progress)
+    with torch.no_grad():
+        kernel, noise, mean = h.model([v.detach().clone() for v in h.decode(best)], len(y), tasks)
+    return kernel, noise.clone(), mean
+
+
+def maximiser(
+    objective: Dense,
+    as_given: Tensor,
+    num_starts: int,
+    num_data: int | None,
+    most: int | None,
+    solver: str | Solver,
+    seed: int | torch.Generator | None,
+    both_units: bool,
+    progress: bool,
+) -> Tensor:
+    """The vector of hyperparameters where a search for the maximum of an objective ended.
+
+    Args:
+        objective: log likelihood + log prior of all data.
+        as_given: the vector of the numbers that the kernel has in the user's units.
+        num_data: fit to so many of the data; None is all.
+        most: fit to so many of the data, and warn, where there are more and no lattice serves; None is all.
+        both_units: whether the numbers that the kernel has in the model's units are a start too.
+        num_starts, solver, seed, progress: as for `fit`.
+    """
+    n, value, converged = len(objective.y), 0.0, True
     with progress_bar(*estimated(), show=progress, transient=True) as bar:
-        journal = _Journal(bar, as_given, len(y))
-        objective = Dense(h, sites, y, priors, journal.evaluated)
+        journal = _Journal(bar, as_given, n)
+        objective.watch = journal.evaluated
         try:
             best, value, converged = _searched(
-                objective, as_given, num_starts, num_data, solver, as_generator(seed), units is not None, journal
+                objective, as_given, num_starts, num_data, most, solver, as_generator(seed), both_units, journal
             )
         except KeyboardInterrupt as stop:
             if not progress:
                 stop.add_note("fit: with progress=True the best hyperparameters found so far would have been kept")
                 raise
-            best, value, converged = journal.best, 0.0, True
+            best = journal.best
             _warn(f"the fit was interrupted at {journal.share:.0%}; the best hyperparameters found so far are kept")
-    if journal.fitted < len(y) and num_data == "auto":
+    if most is not None and journal.fitted < n:
         _warn(
-            f"the hyperparameters were fitted to {journal.fitted:,} of the {len(y):,} observations, random ones and "
+            f"the hyperparameters were fitted to {journal.fitted:,} of the {n:,} observations, random ones and "
             f"their neighbours; the model holds all of them. num_data={journal.fitted} does the same without this "
             "warning, and num_data=None fits to all observations, which may take long"
         )
@@ -157,16 +189,14 @@ def maximised(
         )
     if not math.isfinite(value):
         _warn(
-            "the covariance has no Cholesky factor at the kernel's own hyperparameters, which are kept; give noise=, "
-            "or a kernel that is less smooth"
+            "the likelihood is not finite at the kernel's own hyperparameters, which are kept; give noise=, priors=, "
+            "or a kernel that is less smooth or has other hyperparameters to start from"
         )
-    with torch.no_grad():
-        kernel, noise, mean = h.model([v.detach().clone() for v in h.decode(best)], len(y), tasks)
-    return kernel, noise.clone(), mean
+    return best
 
 
 def _warn(words: str) -> None:
-    warnings.warn(words, FitWarning, stacklevel=5)  # where fit, in its decorator, was called
+    warnings.warn(words, FitWarning, stacklevel=6)  # where fit, in its decorator, was called
 
 
 class _Journal:
@@ -234,7 +264,8 @@ def _searched(
     objective: Dense,
     as_given: Tensor,
     num_starts: int,
-    num_data: int | str | None,
+    num_data: int | None,
+    most: int | None,
     solver: str | Solver,
     generator: torch.Generator,
     both_units: bool,
@@ -242,8 +273,7 @@ def _searched(
 ) -> tuple[Tensor, float, bool]:
     """Where a search for the top ended, the value there (of some of the data, at the least), and whether it is one."""
     n, s = len(objective.y), SETTINGS
-    auto = num_data == "auto" and solver == "auto" and objective.X.device.type == "cpu"
-    if isinstance(num_data, int):
+    if num_data is not None:
         objective = some_of(objective, num_data, generator)
     lattice = _is_on_lattice(solver, objective)
     if isinstance(objective.sites, Functionals) and (lattice or not _is_dense(solver, objective)):
@@ -251,8 +281,8 @@ def _searched(
             f"X: expected up to {_largest_dense(objective.X.device)} functionals and solver='cholesky' or "
             f"'auto', got {n} and {solver!r}; num_data=2000 fits to so many of them"
         )
-    if auto and not lattice:
-        objective = some_of(objective, s.most, generator)
+    if most is not None and not lattice:
+        objective = some_of(objective, most, generator)
     _plan(journal, objective, num_starts, lattice, solver)
     start = as_given
     if num_starts > 1:
@@ -264,7 +294,7 @@ def _searched(
         except NotOnLattice as reason:
             if solver != "auto":
                 raise _refusal(str(reason)) from None
-        objective = some_of(objective, s.most, generator) if auto else objective
+        objective = objective if most is None else some_of(objective, most, generator)
         _plan(journal, objective, 1, False, solver)
     if not _is_dense(solver, objective):
         probes = s.probes_on_gpu if objective.X.is_cuda else s.probes

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import Kernel, Sum
+from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from ..models.transforms import Affine
 
 
@@ -35,6 +36,31 @@ class Buffer(NamedTuple):
     value: Tensor
     unit: Tensor
     dims: list[int]
+
+
+def standardised_mean(mean: MeanLike | str | None, units: Units) -> Mean | str | None:
+    """A fixed mean in the model's units; None and "linear" are fitted."""
+    if mean is None or (isinstance(mean, str) and mean == "linear"):
+        return mean
+    if isinstance(mean, str):
+        raise ValueError(f'mean: expected None, "linear", a number, a Mean or a callable, got {mean!r}')
+    fixed = as_mean(mean).owned()
+    centre, scale = units.output_centre, units.output_scale
+    if isinstance(fixed, ConstantMean):
+        return ConstantMean((fixed.value.to(centre) - centre) / scale)
+    if isinstance(fixed, LinearMean):
+        weights, bias = fixed.weights.to(centre), fixed.bias.to(centre)
+        level = bias + weights @ units.input_centre  # [t]
+        return LinearMean(
+            (weights * units.input_scale).expand(len(scale), -1) / scale[:, None], (level - centre) / scale
+        )
+    x_scale, x_centre = units.input_scale, units.input_centre
+
+    def rescaled(x: Tensor) -> Tensor:
+        value = fixed.to(x.device, x.dtype)(x * x_scale.to(x) + x_centre.to(x))
+        return (value - centre.to(x)) / scale.to(x)
+
+    return CallableMean(rescaled)
 
 
 def standardising(kernel: Kernel, X: Tensor, y: Tensor, tasks: Tensor | None, rounding: float = 1e-13) -> Units:
