@@ -8,8 +8,8 @@ distances: with 1023 x 1023 modes alone, Matern-1/2 has .6 to .8 of its variogra
 
 Larger and larger boxes B_1, B_2, ... cut it into shells. Each shell is a lattice of its own whose steps are longer, as
 its frequencies are higher: a few hundred thousand modes reach wavelengths of some ten-thousandths of the domain. A mode
-has the variance of its cell, S(theta_j) prod(2 pi / P), times the share of the cell that is not in the box
-before. What lies beyond the last box is added to the outermost octave of the last lattice.
+has the variance of its cell, S(theta_j) prod(2 pi / P), times the share of the cell that is not in the box before. What
+lies beyond the last box is added to the outermost octave of the last lattice.
 
 The period P of such a lattice is shorter than the domain. Its functions repeat themselves, and so does its covariance:
 at the multiples of P, to within a wavelength of the modes before, points share what the lattice has of the variance (a
@@ -17,8 +17,11 @@ hundredth, say) where they should share nothing. At all other differences the co
 in which what lies beyond the modes is correlated over many of its wavelengths, as along the smooth factor of a product,
 P is some correlation lengths at least.
 
-Random frequencies instead are few and heavy: a thousand of them are seen in a fine map as stripes, up to two hundred
-times above the power that is due to their octave. `benchmarks/stripes.py` prints that power here, and what it costs.
+On a grid single waves are seen as stripes where its modes are further apart than the grid's own. So the second lattice,
+whose frequencies a fine map shows, has about half the domain for its period: its modes are two waves in the domain
+apart. A grid takes higher frequencies for lower ones, and all of them for few where the period is a whole number of its
+steps. The periods along two coordinates therefore have the root of the golden ratio between them, so that this seldom
+holds along both. `benchmarks/stripes.py` prints the power of single waves, and what the lattices cost.
 
 No data are solved for on these lattices. They are noise of data that are given on the first lattice, which each path
 knows of itself; data that are more precise than this are given exactly.
@@ -54,14 +57,12 @@ from .series import (
 class Shells:
     """How what lies beyond the modes of a first lattice is cut into lattices.
 
-    In two dimensions the defaults keep the largest power of a realisation's periodogram, on 1000 x 1000 points of the
-    domain, below twice that of exact draws in every octave (`benchmarks/stripes.py`). In three dimensions the planner
-    has fewer and smaller lattices, for a transform there costs ten times as much for each point, and the last octave
-    of a map of 100 x 100 x 100 points is up to six times above exact draws.
+    The defaults keep the largest power of a realisation's periodogram below twice that of exact draws in every octave
+    of a map of 1000 x 1000 points of the domain and, where frequencies grow by three, of 100 x 100 x 100 points
+    (`benchmarks/stripes.py`).
 
     Attributes:
-        first: how many times higher the frequencies of the second lattice are than those of the first, along the
-            coordinate where they grow the most.
+        period: of the second lattice, over the domain's side: the geometric mean over coordinates.
         first_modes: how many times the first lattice's modes the second has.
         growth: of the frequencies from each further lattice to the next.
         modes: of each further lattice, over those of the one before.
@@ -74,10 +75,10 @@ class Shells:
         accuracy: of transforms, relative to the scale of these lattices, which have a tenth of the prior's scale.
     """
 
-    first: float = 6.0
-    first_modes: float = 3.0
+    period: float = 0.54
+    first_modes: float = 4.0
     growth: float = 2.0
-    modes: float = 0.8
+    modes: float = 0.65
     shortest: float = 3e-4
     effective: float = 4.0
     inside: float = 4.0
@@ -131,20 +132,22 @@ class Shells:
         All coordinates leave out the same share, so that frequencies hardly grow where a spectrum ends.
         """
 
-        def modes(share: float) -> list[int]:
-            return [max(m, int((tail > share).sum())) for m, tail in zip(box.m, tails, strict=True)]
-
-        share = max([allowed / len(tails)] + [_beyond(tail, m) for tail, m in zip(tails, highest, strict=True)])
+        k = len(tails)
+        share = max([allowed / k] + [_beyond(tail, m) for tail, m in zip(tails, highest, strict=True)])
         # One lattice more at the least.
-        share = min(share, max(_beyond(tail, m) for tail, m in zip(tails, box.m, strict=True)) / self.first)
-        gains = [(b + 0.5) / (m + 0.5) for m, b in zip(box.m, modes(share), strict=True)]
-        m, steps = 0.5 * box.num_modes ** (1 / len(tails)), [0.0]
-        while len(steps) == 1 or steps[-1] < math.log(max(gains)) - 0.5 * math.log(self.growth):
-            mine = m * (self.first_modes * self.modes ** (len(steps) - 1)) ** (1 / len(tails))
-            growth = self.first if len(steps) == 1 else self.growth
-            steps.append(steps[-1] + math.log(min(growth, max(2.0, mine / self.inside))))
-        steps = steps[1:]
-        return [[gain ** (step / steps[-1]) for gain in gains] for step in steps]
+        share = min(share, max(_beyond(tail, m) for tail, m in zip(tails, box.m, strict=True)) / self.growth)
+        last = [max(m, int((tail > share).sum())) for m, tail in zip(box.m, tails, strict=True)]
+        gains = [(b + 0.5) / (m + 0.5) for m, b in zip(box.m, last, strict=True)]
+        # Logarithms of how much frequencies grow in all, and up to the second lattice: means over coordinates.
+        total = sum(map(math.log, gains)) / k
+        period = math.prod(p / (side or p) for p, side in zip(box.period, box.side, strict=True)) ** (1 / k)
+        steps = 0.5 * (self.first_modes * box.num_modes) ** (1 / k)  # of the second lattice, on each side of zero
+        largest = max(2.0, steps / self.inside)
+        first = math.log(min(largest, max(2.0, self.first_modes ** (1 / k) * period / self.period)))
+        growth = math.log(min(largest, self.growth))
+        further = max(0, math.ceil((total - first) / growth - 0.25))
+        ends = [total - i * (total - first) / max(1, further) for i in range(further + 1)][::-1]
+        return [[gain ** (end / total) for gain in gains] for end in ends]
 
 
 def _tails(box: Box, input_dim: int, longest: int) -> list[Tensor]:
@@ -174,11 +177,18 @@ def _effective_modes(c: Tensor) -> list[float]:
     return [float(p.sum().square() / p.square().sum().clamp_min(1e-300)) for p in marginals]
 
 
-def _shell(box: Box, edges: list[float], modes: list[float], least: list[float]) -> Box:
-    """A box up to the edges, with about so many modes on each side of zero; periods are `least` or longer."""
+def _shell(box: Box, edges: list[float], modes: list[float], least: list[float], ratio: float = 1.272) -> Box:
+    """A box up to the edges, with about so many modes on each side of zero; periods are `least` or longer.
+
+    The modes of neighbouring coordinates have the ratio `ratio`, and so have the periods where edges are equal: the
+    root of the golden ratio, which fractions of small numbers are furthest from.
+    """
+    middle = (len(modes) - 1) / 2
     periods = tuple(
-        p if fixed else min(p, max(2 * math.pi * m / edge, shortest))
-        for p, fixed, m, edge, shortest in zip(box.period, box.fixed, modes, edges, least, strict=True)
+        p if fixed else min(p, max(2 * math.pi * m * ratio ** (axis - middle) / edge, shortest))
+        for axis, (p, fixed, m, edge, shortest) in enumerate(
+            zip(box.period, box.fixed, modes, edges, least, strict=True)
+        )
     )
     m = tuple(math.ceil(edge * p / (2 * math.pi) - 0.5) for edge, p in zip(edges, periods, strict=True))
     return replace(box, period=periods, m=m)
