@@ -88,6 +88,7 @@ TERMS = (
     ),
 )
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_WRITTEN = re.compile(r"^<!-- [\w-]+ -->$.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)  # by a command
 _MATH = re.compile(r"\$\$.*?\$\$|\$[^$\n]+\$", re.DOTALL)
 _ABBREVIATED = re.compile(r"\b(e\.g|i\.e|cf|vs|Fig|eq|Eq|et al|Wilson et al|St)\.")
 
@@ -117,8 +118,11 @@ def words(sentence: str) -> int:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a page's paragraphs and list items; not those of code, tables, headings and captions."""
-    text = _FENCE.sub("\n\n", text)
+    """The sentences of a page's paragraphs and list items.
+
+    Those of code, tables, headings, captions and the parts that commands write are left out.
+    """
+    text = _WRITTEN.sub("\n\n", _FENCE.sub("\n\n", text))
     text = re.sub(r"<!--.*?-->|<[^>]+>", "", text, flags=re.DOTALL)
     text = _MATH.sub("M", text)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)  # pictures
