@@ -88,7 +88,9 @@ TERMS = (
     ),
 )
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
-_WRITTEN = re.compile(r"^<!-- [\w-]+ -->$.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)  # by a command
+_WRITTEN = re.compile(
+    r"^<!-- [\w-]+ -->$.*?^<!-- end -->$", re.MULTILINE | re.DOTALL
+)  # by a command
 _MATH = re.compile(r"\$\$.*?\$\$|\$[^$\n]+\$", re.DOTALL)
 _ABBREVIATED = re.compile(r"\b(e\.g|i\.e|cf|vs|Fig|eq|Eq|et al|Wilson et al|St)\.")
 
