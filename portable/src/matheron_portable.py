@@ -342,79 +342,119 @@ def _products(node: SimpleNamespace, z: Any, xp: Any) -> Features:
     if node.frequencies is not None:
         cosines, slope = _waves(node, z, xp)
         forms, slopes = [*forms, cosines], [*slopes, slope]
-    return _product(forms, slopes)
+
+    def product_rule(i: int) -> Any:
+        return sum(math.prod(forms[:j] + forms[j + 1 :], start=own(i)) for j, own in enumerate(slopes))
+
+    return math.prod(forms[1:], start=forms[0]), product_rule
 
 
 def _centred(node: SimpleNamespace, z: Any, xp: Any) -> Features:
+    """k(z, z_j), or its derivatives along directions in z_j and z: products of factors, each with its derivatives along
+    every set of the directions. Sets are whole numbers, a bit for each direction; coordinate i is one more of these."""
     factors = [_factor(factor, z, xp) for factor in node.parts["factors"].parts.values()]
-    return _product([value for value, _ in factors], [slope for _, slope in factors])
+
+    def along(i: int | None) -> Any:
+        first, *others = [factor(i) for factor in factors]
+        for other in others:
+            first = [sum(first[a] * other[s ^ a] for a in _subsets(s)) for s in range(len(first))]
+        return first[-1]
+
+    return along(None), along
 
 
-def _product(values: list[Any], slopes: list[Slope]) -> Features:
-    """A product of features, and its derivatives by the product rule."""
-
-    def slope(i: int) -> Any:
-        others = (math.prod(values[:j] + values[j + 1 :], start=own(i)) for j, own in enumerate(slopes))
-        return sum(others)
-
-    return math.prod(values[1:], start=values[0]), slope
-
-
-def _factor(node: SimpleNamespace, z: Any, xp: Any) -> Features:
+def _factor(node: SimpleNamespace, z: Any, xp: Any) -> Callable[[int | None], list[Any]]:
     """profile(|E(z) - E(z_j)|^2), E = [A z, r cos(B z), r sin(B z)] about the origin; or a power of E(z) . E(z_j)."""
     z, A, B, r, C = z - node.origin, node.linear, node.frequencies, node.sizes, node.centres
+    C, left = (C, list(node.left)) if C.ndim == 3 else (C[None], [])  # [sets of directions in z_j, c, e]
     P = _matmul(xp, z, B)
-    cos, sin = r * xp.cos(P), r * xp.sin(P)
-    E = xp.concatenate([_matmul(xp, z, A), cos, sin], -1)  # [1, N, e]
+    turns, p, dot = [xp.cos(P), -xp.sin(P), -xp.cos(P), xp.sin(P)], len(C), node.profile == "dot"
 
-    def slopes(i: int) -> list[Any]:
-        """The derivatives of E's coordinates, numbers or `[1, N, 1]`."""
-        turns = [side[..., b, None] * B[b, i] for side in (-sin, cos) for b in range(len(B))]
-        return [*A[:, i], *turns]
+    def embedded(ways: list[Any]) -> Any:
+        """E(z), differentiated along directions."""
+        n, size = len(ways), math.prod((B @ u for u in ways), start=r)
+        line = _matmul(xp, z, A) if n == 0 else xp.broadcast_to((A @ ways[0]) * (n == 1), (*P.shape[:-1], len(A)))
+        return xp.concatenate([line, size * turns[n % 4], size * turns[(n + 3) % 4]], -1)
 
-    if node.profile == "dot":
-        u, p = _matmul(xp, E, C) + node.numbers[0], node.power
-        return u**p, lambda i: p * u ** (p - 1) * sum(s * C[:, e] for e, s in enumerate(slopes(i)))
-    q = sum((E[..., e, None] - C[:, e]) ** 2 for e in range(C.shape[1]))  # [1, N, c]
-    k, dk = _profile(node.profile, node.numbers, q, xp)
-    return k, lambda i: 2 * dk * sum((E[..., e, None] - C[:, e]) * s for e, s in enumerate(slopes(i)))
+    def inner(E: list[Any], s: int) -> Any:
+        """E(z) . E(z_j), or |E(z) - E(z_j)|^2, differentiated along the set s."""
+        if dot:
+            return _matmul(xp, E[s // p], C[s % p])
+
+        def difference(a: int, e: int) -> Any:
+            of_z = E[a // p][..., e, None] if a % p == 0 else 0.0
+            return of_z - C[a, :, e] if a < p else of_z
+
+        pairs = [(a, s ^ a, 2.0) for a in _subsets(s) if a & s & -s] or [(0, 0, 1.0)]
+        return sum(w * difference(a, e) * difference(b, e) for e in range(C.shape[-1]) for a, b, w in pairs)
+
+    E, order = [embedded([u for j, u in enumerate(left) if s >> j & 1]) for s in range(1 << len(left))], len(left) + 2
+    q = [inner(E, s) for s in range(p * len(E))]
+    profile = _profile(node, q[0], order + p.bit_length() - 1, xp)
+
+    def along(i: int | None) -> list[Any]:
+        if i is None:
+            return [_composed(profile, q, s) for s in range(len(q))]
+        ways = [*left, np.eye(z.shape[-1], dtype=node.origin.dtype)[i]]
+        more = [embedded([u for j, u in enumerate(ways) if s >> j & 1]) for s in range(len(E), 2 * len(E))]
+        whole = [*q, *(inner([*E, *more], s) for s in range(len(q), 2 * len(q)))]
+        return [_composed(profile, whole, s) for s in range(len(whole))]
+
+    return along
 
 
-def _profile(name: str, numbers: Any, q: Any, xp: Any) -> tuple[Any, Any]:
-    """k(q) and its derivative. Roots are of q plus less than its rounding error: so `jax.grad` is finite at centres."""
-    eps = float(xp.finfo(q.dtype).eps)
-    if name == "rbf":
+def _composed(profile: list[Any], q: list[Any], s: int) -> Any:
+    """The derivative of profile(q) along a set: a sum over its partitions (Faa di Bruno)."""
+    return sum(math.prod((q[part] for part in parts), start=profile[len(parts)]) for parts in _partitions(s))
+
+
+def _subsets(s: int) -> list[int]:
+    return [a for a in range(s + 1) if a & s == a]
+
+
+def _partitions(s: int) -> list[list[int]]:
+    if s == 0:
+        return [[]]
+    return [[a, *rest] for a in _subsets(s) if a & s & -s for rest in _partitions(s ^ a)]
+
+
+def _profile(node: SimpleNamespace, q: Any, count: int, xp: Any) -> list[Any]:
+    """k(q) and its first derivatives. Roots are of q plus less than its rounding error: so `jax.grad` is finite at
+    centres."""
+    eps, numbers, orders = float(xp.finfo(q.dtype).eps), node.numbers, range(count)
+    if node.profile == "rbf":
         k = xp.exp(-0.5 * q)
-        return k, -0.5 * k
-    if name == "rational_quadratic":
-        alpha = numbers[0]
-        base = 1 + q / (2 * alpha)
-        return base**-alpha, -0.5 * base ** (-alpha - 1)
-    if name == "spherical":
+        return [(-0.5) ** i * k for i in orders]
+    if node.profile == "dot":
+        n, u = node.power, q + numbers.flat[0]
+        return [math.perm(n, i) * u ** max(n - i, 0) for i in orders]
+    if node.profile == "rational_quadratic":
+        alpha, base = numbers.flat[0], 1 + q / (2 * numbers.flat[0])
+        return [math.prod(-(alpha + j) / (2 * alpha) for j in range(i)) * base ** (-alpha - i) for i in orders]
+    if node.profile == "spherical":
         r = xp.minimum(xp.sqrt(q + eps**2), 1.0)
-        return 1 - 1.5 * r + 0.5 * r**3, (r**2 - 1) * 0.75 / r
-    if name != "matern":
-        raise ValueError(f"expected a file of this version of matheron_portable, got a profile {name!r}")
-    if len(numbers) == 1:
-        s = xp.sqrt(q + eps**2)
-        return xp.exp(-s), -0.5 * xp.exp(-s) / s
-    s = xp.minimum(xp.sqrt(q + eps / 10), 87.0 if q.dtype == np.float32 else 700.0)
-    decay, j = xp.exp(-s), np.arange(1, len(numbers))
-    # k = P(s) exp(-s) has dk/dq = (P' - P) exp(-s) / (2 s), and (P - P') / s is a polynomial.
-    below = numbers[1:] - np.append(numbers[2:] * (j[:-1] + 1), 0.0)
-    return _horner(numbers, s) * decay, -0.5 * _horner(below, s) * decay
-
-
-def _horner(coefficients: Any, s: Any) -> Any:
-    """c_0 + c_1 s + c_2 s^2 ..."""
-    total = coefficients[-1]
-    for c in coefficients[-2::-1]:
-        total = total * s + c
-    return total
+        return [1 - 1.5 * r + 0.5 * r**3, (r**2 - 1) * 0.75 / r]
+    if node.profile != "matern":
+        raise ValueError(f"expected a file of this version of matheron_portable, got a profile {node.profile!r}")
+    row = numbers if numbers.ndim == 1 else numbers[0]
+    powers = {j + (0 if row is numbers else node.lowest): float(c) for j, c in enumerate(row) if c}
+    rough, far, found = len(powers) == 1, 87.0 if q.dtype == np.float32 else 700.0, []
+    s = xp.minimum(xp.sqrt(q + (eps**2 if rough else eps / 10)), far)
+    decay = xp.exp(-s)
+    for _ in orders:
+        found.append(sum(c * s**j for j, c in powers.items()) * decay)
+        after: dict[int, float] = {}
+        for j, c in powers.items():  # of c s^j exp(-s), in q = s^2
+            after[j - 2] = after.get(j - 2, 0.0) + j * c / 2
+            after[j - 1] = after.get(j - 1, 0.0) - c / 2
+        largest = max(map(abs, after.values()))
+        powers = {j: c for j, c in after.items() if abs(c) > 1e-6 * largest * eps**0.5}  # but for rounding
+    return found
 
 
 _FEATURES: dict[str, Callable[[SimpleNamespace, Any, Any], Features]] = {
     "Waves": _waves,
     "Products": _products,
     "Centred": _centred,
+    "Slopes": _centred,
 }

@@ -13,7 +13,7 @@ import torch
 import matheron
 import matheron_portable
 from matheron import kernels as k
-from matheron import transforms
+from matheron import observe, transforms
 
 SOURCE = Path(matheron_portable.__file__)
 DOUBLE = torch.float64
@@ -52,6 +52,25 @@ FUNCTIONS = {
     "ensemble": lambda: matheron.draw(matheron.Ensemble([model(k.RBF(0.3)), model(k.Matern(1.5, 0.3))]), 7, seed=0),
     "selected": lambda: matheron.SelectedPaths(matheron.draw_prior(COUPLED, 3, input_dim=1, seed=0), [1]),
 }
+
+
+def given_slopes(kernel, d: int = 2) -> matheron.AbstractPaths:
+    X, n = points(6, d), kernel.num_outputs
+    blocks = [observe.value(X), observe.gradient(X[:3]), observe.derivative(X[3:], (0, d - 1))]
+    y = [torch.sin(5 * points(len(block) * n, 1)[:, 0]) for block in blocks]
+    return matheron.draw(matheron.ExactGP(kernel, blocks, y, 1e-2), 4, num_features=64, seed=0)
+
+
+SLOPES = {
+    "slopes": k.RBF([0.5, 0.8]),
+    "slopes of a product": k.RBF(0.5).on(0) * k.Matern(3.5, 0.8).on(1) + k.Constant(2.0),
+    "slopes of what turns": k.Rotated(k.RationalQuadratic(1.1, 0.7), 30.0) * k.Periodic(1.0, 1.3).on(0),
+    "slopes of a polynomial": k.Polynomial(3, 0.5) + k.Matern(2.5, 0.9) + k.Linear() * k.RBF(0.9),
+    "slopes of coupled outputs": k.Coregional(k.RBF(0.5), [[1.0, 0.5], [0.5, 1.0]]),
+}
+FUNCTIONS |= {name: lambda kernel=kernel: given_slopes(kernel) for name, kernel in SLOPES.items()}
+FUNCTIONS["a derivative"] = lambda: drawn(k.Matern(3.5, 0.5) * k.RBF(0.9), 2).gradient()
+FUNCTIONS["a second derivative"] = lambda: given_slopes(k.RBF(0.5)).derivative(0).derivative(1)
 
 
 F, G = (matheron.draw_prior(k.RBF(0.3), 4, input_dim=1, seed=seed) for seed in (1, 2))

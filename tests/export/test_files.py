@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import matheron
 from matheron import kernels as k
-from matheron import transforms
+from matheron import observe, transforms
 from matheron.cli import app
 
 DOUBLE, SINGLE = torch.float64, torch.float32
@@ -88,6 +88,8 @@ def test_transforms_and_code_are_in_the_graph(tmp_path):
     parts += [f.map(getattr(torch, name)) for name in ("sin", "cos", "expm1", "relu")]
     parts += [f.square().map(torch.log1p), 40 + (40 * f).softplus()]
     parts += [f.of(network) * g, g.map(lambda f: f.sin() * f), f.of(transforms.Round([True, False], tau=0.3))]
+    slopes = f.condition_on(observe.gradient(points(f, 3, own=False)), torch.zeros(6), noise=1e-2)
+    parts += [slopes, slopes.derivative(1)]
     h = matheron.stack(parts)
     h.export(tmp_path / "h.onnx")
     session = runtime.InferenceSession(tmp_path / "h.onnx", providers=["CPUExecutionProvider"])

@@ -7,7 +7,7 @@ import torch
 
 import matheron
 from matheron import kernels as k
-from matheron import transforms
+from matheron import observe, transforms
 from matheron.core import Value
 from matheron.features import spherical_features
 
@@ -98,6 +98,7 @@ def others():
         "refreshed": paths.refreshed([[0.3]], seed=0),
         "some paths": paths[[4, 1]],
         "a derivative of a prior": matheron.draw_prior(k.RBF(0.3), 3, input_dim=2, seed=0).gradient(),
+        **given_slopes(),
         "a mean": matheron.PosteriorMean(paths),
         "a mean of outputs": matheron.PosteriorMean(matheron.draw(two_outputs(COUPLED), 4, seed=0)[..., [1, 0]]),
         "a mean of several models": matheron.PosteriorMean(matheron.draw(matheron.Outputs([smooth, rough]), 4))[
@@ -112,6 +113,37 @@ def others():
             transforms.Projected([[1.0, 2.0, 0.0], [0.5, 0.0, 1.0]], [0.0, 1.0, 2.0])
         ),
         **warped(paths),
+    }
+
+
+def given_slopes():
+    """Functions given values, slopes and second derivatives, and their derivatives."""
+    X = points(6, 2)
+    blocks = [observe.value(X), observe.gradient(X[:3]), observe.derivative(X[3:], (0, 1))]
+
+    def draw(kernel):
+        y = points(15 * kernel.num_outputs, 1, seed=5)[:, 0]
+        return matheron.draw(matheron.ExactGP(kernel, blocks, y, 1e-2), 4, num_features=64, seed=0)
+
+    kernels = {
+        "RBF": k.RBF([0.5, 0.8]),
+        "Matern-5/2": k.Matern(2.5, 0.6),
+        "a product": k.RationalQuadratic(1.1, 0.6).on(0) * k.Matern(3.5, 0.8).on(1) + k.Constant(2.0),
+        "periodic": k.Rotated(k.RBF([0.9, 0.4]), 30.0) * k.Periodic(1.0, 1.3).on(0),
+        "spectral mixture": k.SpectralMixture([1.0], [[0.6, 0.2]], [[0.3, 0.4]]),
+        "polynomial": k.Polynomial(3, 0.5) + k.RBF(0.9) * k.Linear() + k.RBF(0.9),
+        "coupled": k.Coregional(k.RBF(0.5), [[1.0, 0.5], [0.5, 1.0]]),
+    }
+    given = {f"given slopes, {name}": draw(kernel) for name, kernel in kernels.items()}
+    smooth = given["given slopes, RBF"]
+    rough = matheron.draw(model(k.Matern(2.5, 0.3), 2), 4, seed=0)
+    scaled = rough.of(transforms.Affine([2.0, 0.5], [0.1, -0.3]))
+    return given | {
+        "a gradient": smooth.gradient(),
+        "a second derivative": smooth.derivative(0).derivative(1),
+        "a gradient of values": rough.gradient(),
+        "a derivative, scaled": scaled.derivative(1),
+        "a mean given slopes": matheron.PosteriorMean(smooth),
     }
 
 
@@ -284,9 +316,13 @@ REFUSED = {
         lambda: drawn(k.RBF(0.3), mean=OwnMean()),
     ),
     "a transform": ("OwnTransform: this code cannot travel", lambda: drawn(k.RBF(0.3)).map(OwnTransform())),
-    "a derivative": (
+    "a derivative of monomials": (
         r"PartialDerivatives: .* differentiate that: torch.func.jacrev",
-        lambda: drawn(k.RBF(0.3)).derivative(0),
+        lambda: drawn(k.RBF(0.3) * k.Linear()).derivative(0),
+    ),
+    "averages over boxes": (
+        r"averages over boxes do not travel: .* observe.combine",
+        lambda: drawn(k.RBF(0.3)).condition_on(observe.mean([[0.1]], [[0.4]]), [1.0], noise=0.1),
     ),
     "a derivative of a product": (
         r"PartialDerivatives: .* do not travel; take the module of the function itself",

@@ -33,6 +33,7 @@ from ..evaluate import (
     WeightedSum,
 )
 from ..kernels import Kernel
+from ..kernels.averaged import Averaged
 from ..kernels.spatial import rotation
 from ..lattice.basis import Lattice
 from ..models import means, transforms
@@ -99,8 +100,6 @@ def to_module(functions: AbstractFunctions) -> FunctionModule:
 def flattened(functions: AbstractFunctions) -> nn.Module:
     """A module from points to values `[s, n, t]`: for functions that are made of records, these side by side."""
     records = functions._records()
-    if records is None and isinstance(functions, PartialDerivatives):
-        raise TypeError(_NO_DERIVATIVES)
     if records is None:
         raise TypeError(
             f"{type(functions).__name__}: expected functions that are sums of waves and of functions k(., z), or "
@@ -110,11 +109,19 @@ def flattened(functions: AbstractFunctions) -> nn.Module:
     return models[0] if len(models) == 1 else module.SideBySideModule(models)
 
 
-_NO_DERIVATIVES = (
-    "PartialDerivatives: those of functions k(., z_j), and of what is made of several functions, do not travel; take "
-    "the module of the function itself, and differentiate that: torch.func.jacrev, or value_and_grad of "
-    "matheron_portable"
-)
+@flattened.of(PartialDerivatives)
+def _(functions: PartialDerivatives) -> nn.Module:
+    """A model for each coordinate, with the outputs of the function in the order that theirs are in."""
+    records, t = functions.by_coordinate(), functions.functions[0].num_outputs
+    if records is None:
+        raise TypeError(
+            "PartialDerivatives: those of monomials, and of what is made of several functions, do not travel; take the "
+            "module of the function itself, and differentiate that: torch.func.jacrev, or value_and_grad of "
+            "matheron_portable"
+        )
+    models = module.SideBySideModule([_model(record) for record in records])
+    order = torch.arange(t * len(records), device=functions.device).reshape(-1, t).mT.reshape(-1)
+    return module.SelectedModule(models, order)
 
 
 def _parts(functions: Combined | Composition) -> list[nn.Module]:
@@ -294,7 +301,13 @@ def _(basis: Lattice, term: WeightedSum) -> list[module.TermModule | Tensor]:
 
 @of_basis.of(CanonicalSlopes)
 def _(basis: CanonicalSlopes, term: WeightedSum) -> list[module.TermModule | Tensor]:
-    raise TypeError(_NO_DERIVATIVES)
+    """sum_j v_j times derivatives of k(., z_j): a term for each product of which the kernel is a sum."""
+    parts: list[module.TermModule | Tensor] = []
+    for product in products(basis.kernel, basis.centres.shape[1]):
+        if product.factors:  # else it is constant
+            factors = [_slopes_factor(shape, basis) for shape in _merged(product.factors)]
+            parts.append(module.SlopesModule(term.weights * product.scale.to(term.weights), factors))
+    return parts
 
 
 @of_basis.of(Canonical)
@@ -370,6 +383,14 @@ def products(kernel: Kernel, d: int) -> list[KernelProduct]:
         f"{type(kernel).__name__}: its covariance is computed by code of its own, which cannot travel; kernels that do "
         "are RBF, Matern with nu = 1/2, 3/2, ..., RationalQuadratic, Spherical, Periodic, Cosine, SpectralMixture, "
         "Categorical, Linear, Polynomial and Constant, with their sums, products, .on(dims) and Rotated"
+    )
+
+
+@products.of(Averaged)
+def _(kernel: Averaged, d: int) -> list[KernelProduct]:
+    raise TypeError(
+        "averages over boxes do not travel: their covariance has error functions; give the paths sums over points in "
+        "place of averages, observe.combine(points, weights) or observe.mean(lower, upper).by_nodes(4)"
     )
 
 
@@ -540,6 +561,49 @@ def _factor(shape: ProfileShape, Z: Tensor) -> module.FactorModule:
         A = Z.new_zeros(1, Z.shape[1])
     numbers = torch.tensor(shape.numbers, dtype=torch.float64, device="cpu").to(Z)
     return module.FactorModule(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
+
+
+def _slopes_factor(shape: ProfileShape, basis: CanonicalSlopes) -> module.SlopesFactorModule:
+    """A factor with its centres, differentiated along the directions of a basis of slopes."""
+    plain, directions = _factor(shape, basis.centres), basis.directions.unbind(1)
+    embedding = plain.linear, plain.frequencies, plain.sizes
+    z, sets = basis.centres - plain.origin, range(1 << len(directions))
+    along = [[u for i, u in enumerate(directions) if s >> i & 1] for s in sets]
+    C = torch.stack([module.embedded_along(z, *embedding, some) for some in along])
+    numbers, lowest = _profile_derivatives(shape, len(directions) + len(basis.left))
+    fixed = shape.profile, numbers.to(C), shape.power, plain.origin
+    return module.SlopesFactorModule(*fixed, *embedding, C, basis.left, lowest)
+
+
+def _profile_derivatives(shape: ProfileShape, most: int) -> tuple[Tensor, int]:
+    """Numbers of a profile's derivatives in q up to some order, a row each, and the lowest power of s = sqrt(q).
+
+    That of c s^j exp(-s) is (j s^(j - 2) - s^(j - 1)) c exp(-s) / 2.
+    """
+    rows = []
+    if shape.profile == "matern":
+        powers = dict(enumerate(shape.numbers))
+        for order in range(most + 1):
+            if order:
+                after = dict.fromkeys(range(min(powers) - 2, max(powers)), 0.0)
+                for j, c in powers.items():
+                    after[j - 2] += j * c / 2
+                    after[j - 1] -= c / 2
+                powers = after
+            largest = max(map(abs, powers.values()))
+            powers = {j: c for j, c in powers.items() if abs(c) > 1e-14 * largest}  # what cancels but for rounding
+            rows.append(powers)
+        low, high = min(map(min, rows)), max(map(max, rows))
+        rows = [[powers.get(j, 0.0) for j in range(low, high + 1)] for powers in rows]
+        return torch.tensor(rows, dtype=torch.float64, device="cpu"), low
+    if shape.profile == "rational_quadratic":
+        (alpha,), factor = shape.numbers, 1.0
+        for order in range(most + 1):
+            rows.append([alpha, factor])
+            factor *= -(alpha + order) / (2 * alpha)
+    else:
+        rows = [list(shape.numbers) or [0.0]] * (most + 1)
+    return torch.tensor(rows, dtype=torch.float64, device="cpu"), 0
 
 
 # Means and transforms: what is affine, and what is a part as it is.

@@ -187,6 +187,141 @@ class FactorModule(PartModule):
         return radial(self.profile, self.numbers, _squared_distance(E, self.centres))
 
 
+class SlopesModule(TermModule):
+    """Derivatives of k(z, z_j) along directions in z_j, and in z, of a kernel that is a product of `factors`.
+
+    A factor gives its derivatives along every set of the directions, and sets are whole numbers, a bit for each of
+    them. By the product rule that of a product along a set is the sum over the ways to share the set out.
+    """
+
+    members = place = None
+
+    def __init__(self, weights: Tensor, factors: Sequence[SlopesFactorModule]) -> None:
+        super().__init__(weights=weights[None])
+        self.factors = nn.ModuleList(factors)
+
+    def features(self, z: Tensor) -> Tensor:
+        first, *others = [factor(z) for factor in self.factors]
+        for other in others:
+            first = [sum(first[a] * other[s ^ a] for a in _subsets(s)) for s in range(len(first))]
+        return first[-1]  # [1, N, c]
+
+
+class SlopesFactorModule(PartModule):
+    """The derivatives of a factor (`FactorModule`) along every set of p directions in z_j and q in z.
+
+    `centres [2^p, c, a + 2 b]` are the derivatives of the embedded z_j along every set of those in z_j, `left [q, d]`
+    are the directions in z. `numbers` has a row for each order of a profile's derivatives: of matern the coefficients
+    of the powers of s from `lowest` on.
+    """
+
+    fields = ("profile", "power", "lowest")
+
+    def __init__(
+        self,
+        profile: str,
+        numbers: Tensor,
+        power: int,
+        origin: Tensor,
+        linear: Tensor,
+        frequencies: Tensor,
+        sizes: Tensor,
+        centres: Tensor,
+        left: Tensor,
+        lowest: int = 0,
+    ) -> None:
+        super().__init__(
+            numbers=numbers,
+            origin=origin,
+            linear=linear,
+            frequencies=frequencies,
+            sizes=sizes,
+            centres=centres,
+            left=left,
+        )
+        self.profile, self.power, self.lowest = profile, power, lowest
+
+    def forward(self, z: Tensor) -> list[Tensor]:
+        z, p, q = z.to(self.centres.dtype) - self.origin, len(self.centres), 1 << len(self.left)
+        along = [[u for i, u in enumerate(self.left) if s >> i & 1] for s in range(q)]
+        E = [embedded_along(z, self.linear, self.frequencies, self.sizes, some) for some in along]  # [1, N, e] each
+        if self.profile == "dot":
+            u = [E[s // p] @ self.centres[s % p].mT for s in range(p * q)]
+            return self._composed([u[0] + self.numbers[0, 0], *u[1:]])
+        total: list[Any] = [0.0] * (p * q)
+        for e in range(self.centres.shape[-1]):
+            # E(z) - E(z_j) along each set; along one of both z and z_j it is zero.
+            D = [E[s // p][..., e, None] if s % p == 0 else None for s in range(p * q)]
+            D = [E[0][..., e, None] - self.centres[0, :, e], *(-C[:, e] for C in self.centres[1:]), *D[p:]]
+            total[0] = total[0] + D[0].square()
+            for s in range(1, p * q):
+                pairs = [(D[a], D[s ^ a]) for a in _subsets(s) if a & s & -s]
+                total[s] = total[s] + sum(2 * x * y for x, y in pairs if x is not None and y is not None)
+        return self._composed(total)
+
+    def _composed(self, q: list[Tensor]) -> list[Tensor]:
+        """The derivatives of profile(q), given those of q: along a set a sum over its partitions (Faa di Bruno)."""
+        values, found = self._profile(q[0]), [[0.0 * q[0]] for _ in q]
+        for s in range(len(q)):
+            for parts in _partitions(s):
+                product = values[len(parts)]
+                for part in parts:
+                    product = product * q[part]
+                found[s].append(product)
+        return [sum(each) for each in found]  # type: ignore[misc]
+
+    def _profile(self, q: Tensor) -> list[Tensor]:
+        """The profile and its derivatives in q, as many as `numbers` has rows."""
+        n, eps = len(self.numbers), torch.finfo(q.dtype).eps
+        if self.profile == "rbf":
+            k = (-0.5 * q).exp()
+            return [(-0.5) ** i * k for i in range(n)]
+        if self.profile == "dot":
+            factors = [math.prod(range(self.power, self.power - i, -1)) for i in range(n)]
+            return [factor * q ** max(self.power - i, 0) for i, factor in enumerate(factors)]
+        if self.profile == "rational_quadratic":
+            alpha, base = self.numbers[0, 0], 1 + q / (2 * self.numbers[0, 0])
+            return [self.numbers[i, 1] * base ** (-alpha - i) for i in range(n)]
+        if self.profile != "matern":
+            raise ValueError(f"profile: expected one that has derivatives, got {self.profile!r}")
+        s = (q + eps / 10).sqrt().clamp_max(_FAR[q.dtype])
+        decay, found = (-s).exp() * s**self.lowest, []
+        for row in self.numbers:
+            P = row[-1]
+            for coefficient in reversed(row.unbind()[:-1]):
+                P = P * s + coefficient
+            found.append(P * decay)
+        return found
+
+
+def _subsets(s: int) -> list[int]:
+    return [a for a in range(s + 1) if a & s == a]
+
+
+def _partitions(s: int) -> list[list[int]]:
+    """The ways to write a set as a union of sets that do not meet."""
+    if s == 0:
+        return [[]]
+    lowest = s & -s
+    return [[a, *rest] for a in _subsets(s) if a & lowest for rest in _partitions(s ^ a)]
+
+
+def embedded_along(
+    z: Tensor, linear: Tensor, frequencies: Tensor, sizes: Tensor, directions: Sequence[Tensor]
+) -> Tensor:
+    """The derivative of E(z) along directions `[d]`, or `[.., d]` as z has: `[..., a + 2 b]`."""
+    n, parts = len(directions), []
+    if len(linear):
+        parts.append(z @ linear.mT if n == 0 else directions[0] @ linear.mT if n == 1 else 0.0 * (z @ linear.mT))
+    if len(frequencies):
+        P = z @ frequencies.mT
+        turn = [P.cos(), -P.sin(), -P.cos(), P.sin()]
+        size = sizes * math.prod((u @ frequencies.mT for u in directions), start=torch.ones_like(sizes))
+        parts += [size * turn[n % 4], size * turn[(n + 3) % 4]]
+    shape = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(*shape, -1) for part in parts], dim=-1)
+
+
 def embedded(z: Tensor, linear: Tensor, frequencies: Tensor, sizes: Tensor) -> Tensor:
     """E(z) of points `[..., d]` about the origin: `[..., a + 2 b]`."""
     parts = [z @ linear.mT] if len(linear) else []

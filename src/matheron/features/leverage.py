@@ -50,6 +50,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import normals
+from ..core.functionals import Functionals
 from ..core.modes import Sobol, as_numpy, is_wrapped, kept, outside, plain
 from ..core.sites import Sites, concatenated
 from ..evaluate import Pairs, Products
@@ -483,13 +484,20 @@ class Reference:
         Of several outputs it is summed over the columns of the coupling's root, `roots` `[k, t, t]`.
         """
         theta, total = theta.to(self.G.device), None
+
+        def waves_at(x: Tensor) -> Tensor:
+            turns = (x - plain(origin).to(x)) @ (theta.mT / (2 * math.pi))
+            P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
+            return torch.cat([P.cos(), P.sin()], dim=1)
+
+        if products is None and roots is None and isinstance(self.sites, Functionals):  # derivatives in closed form
+            power = self.residual_power(self.sites.of_waves(waves_at(self.sites.points), theta))
+            return as_numpy(power.unflatten(1, (2, -1)).sum(1).double())
         columns = [None] if roots is None else [R for R in roots.to(self.G).unbind(-1) if bool(R.any())]
         for column in columns:
 
             def values(at: Sites, column: Tensor | None = column) -> Tensor:
-                turns = (at.points - plain(origin).to(at.points)) @ (theta.mT / (2 * math.pi))
-                P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
-                waves = torch.cat([P.cos(), P.sin_()], dim=1)
+                waves = waves_at(at.points)
                 factor = None if column is None else column[:, at.outputs].mT  # [p, k]
                 if products is not None:
                     powers = torch.nn.functional.pad(at.points, (0, 1), value=1.0)[:, products].prod(-1).to(waves)

@@ -107,6 +107,10 @@ class PartialDerivatives(Combined):
             write_by_record(record, axes, whole)
             own.copy_(whole)
 
+    def by_coordinate(self) -> list[Record] | None:
+        """The record of the derivatives in each coordinate; None where these have none."""
+        return _records_of(self).records
+
     def _records(self) -> list[Record] | None:
         records = _records_of(self).records
         return records if records is not None and self.functions[0].num_outputs == 1 else None
