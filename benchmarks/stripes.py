@@ -1,13 +1,16 @@
 """Stripes of rough fields: is a realisation's power in few waves? And what do lattices without stripes cost?
 
-    python benchmarks/stripes.py [--size 1000] [--dimensions 2] [--zoom 1]
+    python benchmarks/stripes.py [--size 1000] [--dimensions 2] [--zoom 1] [--sizes 25]
 
 A rough prior in two or three dimensions is a lattice of modes, and lattices of higher frequencies beyond them. For each
 kernel a realisation is evaluated on a grid of `--size` points along each axis of the domain, or of a part of it that is
 `--zoom` times shorter. The largest power of its periodogram (by Hann's window) over the mean power is printed for the
-last octaves that the grid can show, over that of an exact realisation by circulant embedding. Then the variogram at a
-thousandth and a ten-thousandth of the domain, over the kernel's; and processor seconds of drawing 8 paths given 200
-data and of evaluating them at 100 and 100,000 scattered points, at 200 points of each path's own, and on the grid.
+last octaves that the grid can show, over that of an exact realisation by circulant embedding: the median over
+realisations. A grid whose step is a simple fraction of a lattice's period could show stripes where others do not, so
+the largest of single realisations on `--sizes` grids is printed, too, each with one point less along an axis. Then the
+variogram at a thousandth and a ten-thousandth of the domain, over the kernel's; and processor seconds of evaluating 8
+paths of the prior on the grid, of drawing 8 paths given 200 data, and of evaluating these at 100 and 100,000 scattered
+points, at 200 points of each path's own, and on the grid.
 """
 
 from __future__ import annotations
@@ -51,9 +54,10 @@ def exact(kernel: K.Kernel, n: int, d: int, side: float, seed: int) -> np.ndarra
     lag = torch.minimum(lag, size - lag) * (side / (n - 1))
     r = torch.cartesian_prod(*[lag] * d)
     row = torch.cat([kernel(some, some.new_zeros(1, d))[:, 0] for some in r.split(1 << 20)]).reshape([size] * d)
-    eigenvalues = np.fft.fftn(row.numpy()).real.clip(0)
+    axes = list(range(d))
+    eigenvalues = np.fft.rfftn(row.numpy(), axes=axes).real.clip(0)
     z = np.random.default_rng(seed).standard_normal((size,) * d)
-    f = np.fft.ifftn(np.sqrt(eigenvalues) * np.fft.fftn(z)).real
+    f = np.fft.irfftn(np.sqrt(eigenvalues) * np.fft.rfftn(z, axes=axes), row.shape, axes)
     return f[tuple(slice(n) for _ in range(d))]
 
 
@@ -66,8 +70,8 @@ def seconds(call: Callable[[], object], repeats: int = 3) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def costs(kernel: K.Kernel, d: int, axes: list[torch.Tensor]) -> dict[str, float]:
-    """Processor seconds of a draw of 8 paths given 200 data, and of their values."""
+def costs(prior: matheron.Paths, kernel: K.Kernel, d: int, axes: list[torch.Tensor]) -> dict[str, float]:
+    """Processor seconds of a prior's values, of a draw of 8 paths given 200 data, and of their values."""
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(200, d, generator=generator, dtype=torch.float64)
     gp = matheron.ExactGP(kernel, X, torch.sin(6 * X).sum(1), noise=1e-2)
@@ -75,6 +79,7 @@ def costs(kernel: K.Kernel, d: int, axes: list[torch.Tensor]) -> dict[str, float
     few, many = (torch.rand(n, d, generator=generator, dtype=torch.float64) for n in (100, 100_000))
     own = torch.rand(8, 200, d, generator=generator, dtype=torch.float64)
     return {
+        "the prior on the grid": seconds(lambda: prior.on_grid(axes)),
         "draw": seconds(lambda: matheron.draw(gp, 8, domain=(0, 1), seed=0)),
         "at 100 points": seconds(lambda: paths(few)),
         "at 100,000 points": seconds(lambda: paths(many)),
@@ -101,17 +106,28 @@ def main() -> None:
     parser.add_argument("--zoom", type=float, default=1.0)
     parser.add_argument("--octaves", type=int, default=3)
     parser.add_argument("--realisations", type=int, default=3, help="medians are over these")
+    parser.add_argument("--sizes", type=int, default=25, help="grids for the largest of single realisations")
     options = parser.parse_args()
     n, d, side, count = options.size, options.dimensions, 1 / options.zoom, options.realisations
-    axes = [torch.linspace(0.3 * (1 - side), 0.3 * (1 - side) + side, n, dtype=torch.float64)] * d
+
+    def grid(n: int) -> list[torch.Tensor]:
+        return [torch.linspace(0.3 * (1 - side), 0.3 * (1 - side) + side, n, dtype=torch.float64)] * d
+
     for name, kernel in KERNELS.items():
         prior = matheron.draw_prior(kernel, 8, input_dim=d, domain=(0, 1), seed=0, dtype=torch.float64)
-        ours = np.median([peaks(prior[i].on_grid(axes)[0].numpy(), options.octaves) for i in range(count)], axis=0)
         theirs = np.median([peaks(exact(kernel, n, d, side, i), options.octaves) for i in range(count)], axis=0)
+
+        def ratios(i: int, n: int, prior: matheron.Paths = prior, theirs: np.ndarray = theirs) -> np.ndarray:
+            return peaks(prior[i % 8].on_grid(grid(n))[0].numpy(), options.octaves) / theirs
+
         print(name, prior, sep="\n  ")
-        print("  peak over mean power, over that of exact draws:", *(f"{ratio:.2f}" for ratio in ours / theirs))
+        ours = np.median([ratios(i, n) for i in range(count)], axis=0)
+        print("  peak over mean power, over that of exact draws:", *(f"{ratio:.2f}" for ratio in ours))
+        if options.sizes:
+            largest = np.max([ratios(i, n - i) for i in range(options.sizes)], axis=0)
+            print(f"  the largest on {options.sizes} grids:", *(f"{ratio:.2f}" for ratio in largest))
         print("  variogram, over the kernel's:", *(f"{variogram(prior, kernel, h):.2f} at {h:g}" for h in (1e-3, 1e-4)))
-        times = costs(kernel, d, axes)
+        times = costs(prior, kernel, d, grid(n))
         print("  CPU s:", ", ".join(f"{what} {took:.3f}" for what, took in times.items()), flush=True)
 
 
