@@ -3,73 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from .carried import Carried, Functions
-from .targets import Targets
-
-
-def chosen_evaluator(targets: Targets) -> str:
-    """ "grid" or "points": the evaluator for all blocks of a field. One choice for all avoids seams."""
-    # A list of points is cheaper if a mask keeps less than a quarter of the cells; otherwise whole blocks are.
-    sparse = isinstance(targets.mask, np.ndarray) and targets.mask.mean() < 0.25
-    return "points" if targets.axes is None or sparse else "grid"
+from ..core.checks import ArrayLike
 
 
-@dataclass(frozen=True)
-class BlockGrid:
-    """Paths start to stop on the grid of some axes, one for each of the field's dims."""
+class Functions(Protocol):
+    """Functions that a field can be computed from: paths, and objects that are called in the same way."""
 
-    paths: tuple[int, int]
-    axes: tuple[np.ndarray, ...]
-    order: tuple[int, ...]
-    evaluator: str
-
-    def __call__(self, carried: Carried, mask: np.ndarray | None) -> np.ndarray:
-        """Values `[s, n1, n2, ...]`, or `[s, t, n1, n2, ...]`; NaN where the mask is False."""
-        functions = carried.part(*self.paths)
-        if mask is None:
-            return self._on(functions, self.axes)
-        out = _empty(functions, mask.shape)
-        if mask.any():
-            if self.evaluator == "points":
-                index = np.nonzero(mask)
-                cells = np.stack([self.axes[dim][index[dim]] for dim in self.order], axis=1)  # [n, d]
-                out[..., mask] = _at(functions, cells)
-            else:
-                box = _box(mask)
-                inner = self._on(functions, tuple(axis[s] for axis, s in zip(self.axes, box, strict=True)))
-                out[(..., *box)] = np.where(mask[box], inner, np.nan)
-        return out
-
-    def _on(self, functions: Functions, axes: tuple[np.ndarray, ...]) -> np.ndarray:
-        """On a whole grid: the paths' axes are in the order of their inputs, the field's in its own."""
-        inputs = [np.array(axes[dim]) for dim in self.order]  # copies, since arrays from other processes are read-only
-        f = functions.on_grid(inputs)  # [s, n of each input, t]
-        dims = [1 + self.order.index(dim) for dim in range(len(axes))]
-        if functions.num_outputs > 1:
-            dims = [f.ndim - 1, *dims]
-        return f.permute(0, *dims).cpu().numpy()  # not contiguous: writing copies it anyway
+    @property
+    def num_paths(self) -> int: ...
+    @property
+    def num_outputs(self) -> int: ...
+    @property
+    def input_dim(self) -> int: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+    def __getitem__(self, index: slice, /) -> Functions: ...
+    def on_grid(self, axes: Sequence[ArrayLike], /) -> Tensor: ...
+    def named_modules(self, *, remove_duplicate: bool) -> Iterator[tuple[str, nn.Module]]: ...
 
 
-@dataclass(frozen=True)
-class BlockList:
-    """Paths start to stop at points `[n, d]`."""
+def on_cells(
+    functions: Functions, mask: np.ndarray | None, *axes: np.ndarray, order: tuple[int, ...], at_points: bool
+) -> np.ndarray:
+    """Values `[s, n1, n2, ...]`, or `[s, t, n1, n2, ...]`, on the grid of some axes, one for each of the field's dims.
 
-    paths: tuple[int, int]
-    points: np.ndarray
+    Args:
+        mask: `[n1, n2, ...]`; values are NaN where it is False.
+        order: for each of the functions' inputs, its axis.
+        at_points: evaluate at the points of a mask one by one, and not on a grid.
+    """
+    if mask is None or mask.all():
+        return _on_grid(functions, axes, order)
+    out = _empty(functions, mask.shape)
+    if mask.any():
+        if at_points:
+            index = np.nonzero(mask)
+            cells = np.stack([axes[dim][index[dim]] for dim in order], axis=1)  # [n, d]
+            out[..., mask] = _at(functions, cells)
+        else:
+            box = _box(mask)
+            inner = _on_grid(functions, [axis[s] for axis, s in zip(axes, box, strict=True)], order)
+            out[(..., *box)] = np.where(mask[box], inner, np.nan)
+    return out
 
-    def __call__(self, carried: Carried, mask: np.ndarray | None) -> np.ndarray:
-        functions = carried.part(*self.paths)
-        if mask is None:
-            return _at(functions, self.points)
-        out = _empty(functions, mask.shape)
-        out[..., mask] = _at(functions, self.points[mask])
-        return out
+
+def on_list(functions: Functions, mask: np.ndarray | None, points: np.ndarray) -> np.ndarray:
+    """Values `[s, n]`, or `[s, t, n]`, at points `[n, d]`; NaN where the mask is False."""
+    if mask is None:
+        return _at(functions, points)
+    out = _empty(functions, mask.shape)
+    out[..., mask] = _at(functions, points[mask])
+    return out
+
+
+def _on_grid(functions: Functions, axes: Sequence[np.ndarray], order: tuple[int, ...]) -> np.ndarray:
+    """On a whole grid: the functions' axes are in the order of their inputs, the field's in its own."""
+    inputs = [np.array(axes[dim]) for dim in order]  # copies, since arrays from other processes are read-only
+    f = functions.on_grid(inputs)  # [s, n of each input, t]
+    dims = [1 + order.index(dim) for dim in range(len(axes))]
+    if functions.num_outputs > 1:
+        dims = [f.ndim - 1, *dims]
+    return f.permute(0, *dims).cpu().numpy()  # not contiguous: writing copies it anyway
 
 
 @torch.no_grad()

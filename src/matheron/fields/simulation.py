@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from ..core.value import Value
 from ..paths import BatchPaths, shares_work
-from .blocks import BlockGrid, BlockList, chosen_evaluator, numpy_dtype, regions
-from .carried import Carried, Functions, carried
+from .blocks import Functions, numpy_dtype, on_cells, on_list
 from .extras import need
-from .targets import Grid, Mask, Targets, as_targets
+from .targets import Grid, Targets, as_targets
 
 if TYPE_CHECKING:
-    from dask.highlevelgraph import HighLevelGraph
+    from dask.array import Array
     from xarray import DataArray
 
 # Numbers in a block by default: 64 MB in float64.
@@ -62,14 +62,12 @@ def simulate(
     >>> field.mean("path").compute().shape
     (20, 30)
     """
-    xr, array = need("xarray"), need("dask.array")
+    xr, _ = need("xarray"), need("dask.array")
     if not all(hasattr(paths, name) for name in ("num_paths", "on_grid", "input_dim")) or isinstance(paths, BatchPaths):
         raise TypeError(f"paths: expected paths of one model, as matheron.draw gives, got {type(paths).__name__}")
     targets = as_targets(grid, paths.input_dim, inputs, getattr(paths, "input_names", None))
     _check_corners(paths, targets)
-    outputs = paths.num_outputs
-    graph, key, cuts = _graph(carried(paths), targets, outputs, _cuts(targets, paths, chunks))
-    data = array.Array(graph, key, cuts, dtype=numpy_dtype(paths))
+    outputs, data = paths.num_outputs, _blocks(paths, targets, _cuts(targets, paths, chunks))
     lead = {"path": np.arange(paths.num_paths)} | ({"output": np.arange(outputs)} if outputs > 1 else {})
     coords = dict(targets.coords.items()) | lead
     field = xr.DataArray(data, dims=(*lead, *targets.dims), coords=coords, name=name, attrs=dict(targets.attrs))
@@ -167,40 +165,64 @@ def _sides(targets: Targets, numbers: int) -> list[int]:
     return sides
 
 
-def _graph(paths: Carried, targets: Targets, outputs: int, cuts: GridCuts) -> tuple[HighLevelGraph, str, GridCuts]:
-    """The blocks as tasks that refer to the paths by one key."""
-    highlevel = need("dask.highlevelgraph")
-    mask, lazy, layers, dependencies = targets.mask, None, {}, {}
-    if mask is not None and not isinstance(mask, np.ndarray):  # a Dask array, cut as the field is
-        mask = need("dask.array").rechunk(mask, cuts[1:])
-        lazy, layers, dependencies = mask.name, mask.dask.layers, mask.dask.dependencies
-    evaluator = chosen_evaluator(targets)
-    token = _token(paths, targets, cuts, evaluator, mask)
-    key, paths_key = f"simulate-{token}", f"paths-{paths.token}"
-    tasks = {}
-    for index, (some, *where) in regions(cuts):
-        part = mask[tuple(where)] if isinstance(mask, np.ndarray) else lazy and (lazy, *index[1:])
-        if isinstance(part, np.ndarray) and part.all():
-            part = None
-        if targets.points is not None:
-            block = BlockList((some.start, some.stop), targets.points[where[0]])
-        else:
-            axes = tuple(axis[cells] for axis, cells in zip(targets.axes or (), where, strict=True))
-            block = BlockGrid((some.start, some.stop), axes, targets.order, evaluator)
-        place = (key, index[0], *([0] if outputs > 1 else []), *index[1:])
-        tasks[place] = (block, paths_key, part)
-    graph = highlevel.HighLevelGraph(
-        {paths_key: {paths_key: paths}, key: tasks, **layers},
-        {paths_key: set(), key: {paths_key, lazy} - {None}, **dependencies},
+def _blocks(paths: Functions, targets: Targets, cuts: GridCuts) -> Array:
+    """The field as a Dask array, whose blocks call the paths at their own part of the targets.
+
+    The paths are one node of the graph: each process receives them once. The name of that node, and with it the name
+    of the array, is equal in every process for equal paths, so that a stopped write recognises its field.
+    """
+    array, delayed = need("dask.array"), need("dask").delayed
+    name = fingerprint(paths)
+    whole = delayed(paths, name=f"paths-{name}", traverse=False)
+    cells = tuple(range(2, 2 + len(targets.dims)))  # indices of the result: path, output, and one for each dim
+    mask: list[object] = [None, None]
+    if targets.mask is not None:
+        mask = [array.asarray(targets.mask).rechunk(cuts[1:]), cells]
+    if targets.axes is None:
+        assert targets.points is not None
+        points = array.from_array(targets.points, chunks=(cuts[1], -1))
+        block, where = on_list, [points, (*cells, 3)]  # 3 is the columns, all in one block
+        settings: dict[str, Any] = {"concatenate": True}
+    else:
+        axes = [array.from_array(axis, chunks=(n,)) for axis, n in zip(targets.axes, cuts[1:], strict=True)]
+        where = [part for axis, i in zip(axes, cells, strict=True) for part in (axis, (i,))]
+        # A list of points is cheaper if a mask keeps less than a quarter of the cells; else whole blocks are.
+        sparse = isinstance(targets.mask, np.ndarray) and targets.mask.mean() < 0.25
+        settings = {"order": targets.order, "at_points": sparse}
+        block = on_cells
+    lead, parts, start = {0: 0} | ({} if paths.num_outputs == 1 else {1: paths.num_outputs}), [], 0
+    settings |= {"meta": np.empty((0,) * (len(lead) + len(cells)), dtype=numpy_dtype(paths)), "align_arrays": False}
+    for size in cuts[0]:
+        some = whole if size == paths.num_paths else delayed(_part, pure=True)(whole, start, start + size)
+        sizes = lead | {0: size}
+        parts.append(array.blockwise(block, (*lead, *cells), some, None, *mask, *where, new_axes=sizes, **settings))
+        start += size
+    return array.concatenate(parts)
+
+
+def _part(paths: Functions, start: int, stop: int) -> Functions:
+    return paths[start:stop]
+
+
+def fingerprint(value: Functions) -> str:
+    """A hash of the types, plain fields and tensors of a Value, equal in every process.
+
+    Dask's own token of a torch module is that of its pickle, which differs between processes.
+    """
+    total = hashlib.sha256(
+        f"{type(value).__qualname__}{[getattr(value, name, None) for name in ('radius', 'centre')]}".encode()
     )
-    return graph, key, (cuts[0], *(((outputs,),) if outputs > 1 else ()), *cuts[1:])
+    for name, module in value.named_modules(remove_duplicate=False):
+        total.update(f"{name}:{type(module).__qualname__}".encode())
+        for plain in getattr(module, "fields", ()):
+            total.update(f"{plain}={getattr(module, plain)!r}".encode())
+        for key, tensor in module._buffers.items():
+            if tensor is not None:
+                array = np.ascontiguousarray(tensor.detach().cpu().numpy())  # a stride of zero, too, as bytes
+                total.update(f"{key}{tensor.dtype}{list(tensor.shape)}".encode())
+                total.update(array.reshape(-1).view(np.uint8).data)
+        if isinstance(module, Value) and not module.saveable:  # what is not in tensors and fields: a function
+            import cloudpickle
 
-
-def _token(paths: Carried, targets: Targets, cuts: GridCuts, evaluator: str, mask: Mask) -> str:
-    """A name of the field that is equal in every process, so that a stopped write recognises it."""
-    total = hashlib.sha256(f"{paths.token}{cuts}{evaluator}{targets.order}".encode())
-    for array in targets.axes or (targets.points,):
-        total.update(np.ascontiguousarray(array).tobytes())
-    if mask is not None:
-        total.update(np.packbits(mask).tobytes() if isinstance(mask, np.ndarray) else mask.name.encode())
+            total.update(cloudpickle.dumps({k: v for k, v in vars(module).items() if not k.startswith("_")}))
     return total.hexdigest()[:32]

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_array, as_points
 from ..models import ExactGP, LatentGP
 from ..paths import has_domain
-from .carried import Functions
+from .blocks import Functions
 from .targets import Grid, as_targets
 
 EARTH = 6371.0  # km

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .carried import Functions
+from .blocks import Functions
 from .extras import need
 from .simulation import Chunks, simulate, whole_paths
 from .sphere import EARTH
