@@ -13,13 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..models import GP
 from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean
-from .mesh import sobol_net
-from .region import data_in_box, polished
-
-# Of the search for the mean's minimiser, with constraints (`strategies`) and without.
-MESH_SIZE, NUM_STARTS = 4096, 8
 
 
 def graded(count: int) -> list[float]:
@@ -35,25 +29,6 @@ def toward_mean(paths: AbstractPaths, spread: float | Sequence[float]) -> Abstra
     mean = PosteriorMean(paths)
     mean = mean if mean.num_paths == s else mean[[0] * s]
     return paths * w + mean * (1 - w)
-
-
-def minimizer_of_mean(paths: AbstractPaths, gp: GP, box: Tensor, *, generator: torch.Generator) -> Tensor | None:
-    """The minimiser `[d]` of the paths' posterior mean in the box `[2, d]`; None where it is at a datum.
-
-    Searches start from the best points of a mesh and of the data, because in ten dimensions a mesh has no point near
-    the lowest datum.
-    """
-    lower, upper = box.to(paths.device, paths.dtype)
-    side = upper - lower
-    mesh = sobol_net(len(side), generator).next(MESH_SIZE).to(lower)
-    known = (data_in_box(gp, lower, upper) - lower) / side
-    with torch.no_grad():
-        points = torch.cat([known, mesh])  # of the unit cube
-        best = paths.mean(torch.addcmul(lower, points, side)).topk(min(NUM_STARTS, len(points)), largest=False).indices
-    u = polished(PosteriorMean(paths), points[best][None], lower[None], side[None])[0]
-    if is_at_datum(known - u):
-        return None
-    return torch.addcmul(lower, u, side).clamp(lower, upper)
 
 
 def is_at_datum(difference: Tensor, near: float = 1e-4) -> bool:

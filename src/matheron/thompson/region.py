@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 
 from ..models import GP, ExactGP, SparseGP, leaves
-from ..paths import AbstractFunctions
 from .mesh import sobol_net
-from .quasi_newton import lowest, minimize_in_unit_box
-
-# Points of a region that are screened for each function, with constraints (`strategies`) and without.
-MESH_SIZE = 2048
 
 
 def side_after(
@@ -66,31 +61,6 @@ def side_after(
     return side
 
 
-def minimizers_near_best(
-    paths: AbstractFunctions,
-    gp: GP,
-    box: Tensor,
-    side: float,
-    *,
-    generator: torch.Generator,
-    mesh_size: int = MESH_SIZE,
-    num_starts: int = 8,
-) -> Tensor:
-    """Each path's minimiser `[s, d]` in a box about the data point where that path is lowest.
-
-    The box has `side` times the sides of `box` `[2, d]`, longer in coordinates with long lengthscales, and is cut at
-    its bounds.
-    """
-    lower, upper = box.to(paths.device, paths.dtype)
-    X = data_in_box(gp, lower, upper)
-    with torch.no_grad():
-        low, span, u = regions(X[paths(X).argmin(1)], gp, lower, upper, side, mesh_size, generator)
-        k = min(num_starts, mesh_size)
-        best = paths(low[:, None] + span[:, None] * u).topk(k, dim=1, largest=False).indices  # [s, k]
-    starts = u.gather(1, best[..., None].expand(-1, -1, len(lower)))
-    return torch.addcmul(low, polished(paths, starts, low, span), span).clamp(lower, upper)
-
-
 def regions(
     centres: Tensor,
     gp: GP,
@@ -113,20 +83,6 @@ def regions(
     u = torch.where(moved, mesh, ((centres - low) / span)[:, None])  # [s, n, d]
     u[:, 0] = (centres - low) / span
     return low, span, u
-
-
-def polished(paths: AbstractFunctions, starts: Tensor, low: Tensor, span: Tensor) -> Tensor:
-    """The lowest point `[s, d]` that searches from each path's starts `[s, k, d]` reach; points are of the unit cube,
-    which stands for a box per path, from `low` `[s, d]` and with sides `span` `[s, d]`."""
-    k = starts.shape[1]
-
-    def objective(index: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        of = index // k
-        value, gradient = paths.value_and_grad(torch.addcmul(low[of], u, span[of]), of=of)
-        return value, gradient * span[of]
-
-    found = minimize_in_unit_box(objective, starts.flatten(0, 1))
-    return found.x[lowest(found.value, k)]
 
 
 def data_in_box(gp: GP, lower: Tensor, upper: Tensor) -> Tensor:

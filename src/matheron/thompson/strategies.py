@@ -13,18 +13,17 @@ from ..core.boxes import as_box
 from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, check_names
 from ..drawing import draw
 from ..features import Features
+from ..models import GP
 from ..models.libraries import describe, is_model
 from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, require_paths
-from .greedy import MESH_SIZE as GREEDY_MESH_SIZE
-from .greedy import NUM_STARTS as GREEDY_STARTS
-from .greedy import is_at_datum, minimizer_of_mean, toward_mean
+from .greedy import is_at_datum, toward_mean
 from .minima import MESH_SIZE, Search, as_weights, minimize_problem, minimize_together
-from .problem import Problem, formulated, listed, solve
-from .region import MESH_SIZE as REGION_MESH_SIZE
-from .region import data_in_box, minimizers_near_best, regions
+from .problem import Output, Problem, formulated, listed, solve
+from .region import data_in_box, regions
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
 DRAWN = STRATEGIES[:2]  # of functions that are drawn whole
+REGION_MESH_SIZE = 2048  # points of a trust region that are screened for each function
 # A number of an output, {number: limit}, a function of points, a model; or several of these.
 ModelConstraints: TypeAlias = Any
 
@@ -199,11 +198,13 @@ def suggest_together(
         return [_function_space(model, bounds, q, size, generator) for model, generator in each]
     many = DrawingPlan(strategy, num_features, features, pending).drawn(models, bounds, q, generators)
     functions: list[AbstractFunctions] = [*many] if exactly else [toward_mean(paths, each_spread) for paths in many]
-    box = as_box(bounds, "bounds", input_dim=many[0].input_dim, names=many[0].input_names)
+    box = as_box(bounds, "bounds", input_dim=many[0].input_dim, names=many[0].input_names).to(
+        many[0].device, many[0].dtype
+    )
     if trust_region is not None:
-        settings = {"num_starts": num_starts, "mesh_size": REGION_MESH_SIZE if mesh_size is None else size}
+        size = REGION_MESH_SIZE if mesh_size is None else size
         points = [
-            minimizers_near_best(drawn, describe(model), box, trust_region, generator=g, **settings)
+            _near_best(_one_objective(drawn, q, box), describe(model), box, trust_region, size, num_starts, g)
             for drawn, (model, g) in zip(functions, each, strict=True)
         ]
     else:
@@ -211,7 +212,10 @@ def suggest_together(
         found = minimize_together(functions, bounds, generators=generators, **search)
         points = [minima.x for minima in found]
     if greedy:
-        points = [_greedy(x, *of, box) for x, *of in zip(points, many, models, generators, strict=True)]
+        points = [
+            _with_mean_first(x, _one_objective(PosteriorMean(paths), 1, box), describe(model), box, g)
+            for x, paths, (model, g) in zip(points, many, each, strict=True)
+        ]
     return points
 
 
@@ -281,23 +285,54 @@ def _with_constraints(
         found = minimize_problem(
             problem, box, generator=generator, num_starts=num_starts, mesh_size=size, progress=progress
         )
+        points = found.x
     else:
         size = REGION_MESH_SIZE if mesh_size is None else as_count(mesh_size, "mesh_size")
-        X = data_in_box(gp, box[0], box[1])
-        centres = X[problem.rank_at(X).argmin(1)]  # [q, d]
-        low, span, u = regions(centres, gp, box[0], box[1], trust_region, size, generator)
-        found = solve(problem, [u], low, span, num_starts=as_count(num_starts, "num_starts"))
-    points = found.x
+        points = _near_best(problem, gp, box, trust_region, size, num_starts, generator)
     if greedy:
-        known = data_in_box(gp, box[0], box[1])
         means, _ = formulated(paths, items, box, PosteriorMean)
-        first = Problem.unscaled(means, limits, of[:1], weights[:1])
-        best = minimize_problem(
-            first, box, generator=generator, num_starts=GREEDY_STARTS, mesh_size=GREEDY_MESH_SIZE, known=known
-        ).x
-        if not is_at_datum((known - best) / (box[1] - box[0])):
-            points = torch.cat([best, points[1:]])
+        points = _with_mean_first(points, Problem.unscaled(means, limits, of[:1], weights[:1]), gp, box, generator)
     return points
+
+
+def _one_objective(functions: AbstractFunctions, count: int, box: Tensor) -> Problem:
+    """The problems of minimising each of `count` functions, without constraints."""
+    of = torch.arange(count, device=box.device)
+    return Problem.unscaled([Output(functions)], [], of, box.new_ones(count, 1))
+
+
+def _near_best(
+    problem: Problem, gp: GP, box: Tensor, side: float, size: int, num_starts: int, generator: torch.Generator
+) -> Tensor:
+    """Each problem's minimiser `[q, d]` in a region about the data point that is best for that problem.
+
+    The region has `side` times the sides of `box` `[2, d]`, longer in coordinates with long lengthscales, and is cut at
+    the bounds of the box. A mesh of `size` points of it is screened.
+    """
+    X = data_in_box(gp, box[0], box[1])
+    centres = X[problem.rank_at(X).argmin(1)]  # [q, d]
+    low, span, u = regions(centres, gp, box[0], box[1], side, size, generator)
+    return solve(problem, [u], low, span, num_starts=as_count(num_starts, "num_starts")).x
+
+
+def _with_mean_first(
+    points: Tensor,
+    problem: Problem,
+    gp: GP,
+    box: Tensor,
+    generator: torch.Generator,
+    mesh_size: int = 4096,
+    num_starts: int = 8,
+) -> Tensor:
+    """Points `[q, d]`, the first of which is replaced by the minimiser of the posterior mean unless that is at a datum.
+
+    Searches for the minimiser start from the best points of a mesh and of the data: in ten dimensions a mesh has no
+    point near the lowest datum.
+    """
+    known = data_in_box(gp, box[0], box[1])
+    sizes = Search(num_starts=num_starts, mesh_size=mesh_size)
+    best = minimize_problem(problem, box, generator=generator, known=known, **sizes).x  # [1, d]
+    return points if is_at_datum((known - best) / (box[1] - box[0])) else torch.cat([best.to(points), points[1:]])
 
 
 def _check_region(trust_region: float | None, strategy: str) -> None:
@@ -318,12 +353,6 @@ def spreads(spread: float | Sequence[float], q: int) -> list[float]:
     if not bool(((several > 0) & several.isfinite()).all()):
         raise ValueError(f"spread: expected positive numbers, got {spread!r}; the mean's minimiser is greedy=True")
     return several.expand(q).tolist()
-
-
-def _greedy(x: Tensor, paths: AbstractPaths, model: object, generator: torch.Generator, box: Tensor) -> Tensor:
-    """The points x `[q, d]`, the first of them the minimiser of the posterior mean where that is at no datum."""
-    best = minimizer_of_mean(paths, describe(model), box, generator=generator)
-    return x if best is None else torch.cat([best[None].to(x), x[1:]])
 
 
 def _given_pending(paths: AbstractPaths, pending: ArrayLike, generator: torch.Generator) -> AbstractPaths:
