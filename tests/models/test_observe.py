@@ -111,7 +111,7 @@ def test_functionals_in_blocks_are_those_at_once(monkeypatch):
     paths = draw(model(), 3, seed=0)
     what = observe.stack([observe.gradient(LATER), observe.combine(LATER.expand(9, -1, -1), points(9, 7, seed=6))])
     whole = paths.at(what)
-    monkeypatch.setattr("matheron.paths.functions.MEMORY_BUDGET", 2000)
+    monkeypatch.setattr("matheron.paths.functionals.MEMORY_BUDGET", 2000)
     torch.testing.assert_close(paths.at(what), whole, atol=1e-12, rtol=1e-12)
 
 

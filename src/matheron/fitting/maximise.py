@@ -18,7 +18,8 @@ from ..kernels.base import as_kernel
 from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Likelihood
 from ..models.means import Mean
-from ..models.observations import by_quadrature, is_observable, moved_inside, prior_variance
+from ..models.observations import is_observable
+from ..models.observed_functionals import by_quadrature, moved_inside, prior_variance
 from ..solvers import Solver, as_solver
 from .hyperparameters import NoiseBlocks, Prior, default_kernel_priors
 from .laplace import fit_outcomes, fits_scale

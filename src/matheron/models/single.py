@@ -16,7 +16,8 @@ from ..core.value import Json, Value
 from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
-from .observations import as_observations, averaged_by, check_smooth
+from .observations import as_observations
+from .observed_functionals import averaged_by, check_smooth
 from .transforms import Transform
 
 

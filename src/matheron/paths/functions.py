@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 import os
@@ -28,18 +27,8 @@ from ..core.checks import (
     flat_hint,
 )
 from ..core.functionals import Functionals
-from ..core.sites import Sites
 from ..core.value import Value
-from ..evaluate import MEMORY_BUDGET, Record, averaged_record
-from ..models.observations import (
-    as_functionals,
-    by_quadrature,
-    check_observed,
-    check_outputs,
-    is_observable,
-    moved_inside,
-)
-from .prior import observed
+from ..evaluate import Record
 
 if TYPE_CHECKING:
     from .arithmetic import AbstractFunctions
@@ -164,69 +153,9 @@ class EvaluableFunctions(PlacedFunctions):
         >>> bool((paths.at(observe.derivative(x, 1)) == paths.value_and_grad(x)[1][..., 1]).all())
         True
         """
-        if not is_observable(observed):
-            raise TypeError(
-                f"observed: expected functionals of matheron.observe, got {type(observed).__name__}; paths(x) gives "
-                "the values at points"
-            )
-        check_observed(observed, self.input_dim)
-        like = torch.empty(0, dtype=self.dtype, device=self.device)
-        functionals, _ = as_functionals(observed, "observed", self._averaged, like)
-        check_outputs(functionals, self.num_outputs)
-        return self._observed(functionals).squeeze(-1)
+        from .functionals import functionals_at
 
-    @final
-    def _observed(self, functionals: Functionals) -> Tensor:
-        """`[s, n, t]`, or `[s, n, 1]` where each of them is of one output."""
-        most = max(1, MEMORY_BUDGET // (8 * self.num_paths * self.num_outputs * (self.input_dim + 1)))  # atoms at once
-        firsts = torch.arange(0, len(functionals.weights), most, device=functionals.starts.device)
-        rows = torch.searchsorted(functionals.starts, firsts)
-        edges = sorted({0, *rows.tolist(), len(functionals)})
-        blocks = [functionals[first:last] for first, last in itertools.pairwise(edges)]
-        return torch.cat([self._observed_at_once(block) for block in blocks], dim=1)
-
-    def _averaged(self, functionals: Functionals) -> Functionals:
-        """Averages over boxes as they are where these functions have them in closed form, else by quadrature."""
-        return functionals if self._has_averages() else by_quadrature(functionals, self._observed)
-
-    @final
-    def _has_averages(self) -> bool:
-        """Whether averages over boxes are known in closed form: of one record, in coordinates that are boxes inside."""
-        records = self._records()
-        if records is None or len(records) > 1 or self.num_outputs > 1:
-            return False
-        (record,) = records
-        inward, outward = record.input_transform, record.output_transform
-        affine = inward is None or (inward.affine and inward.elementwise)
-        affine = affine and (outward is None or outward.affine)
-        return affine and record.derived(averaged_record, "averages") is not None
-
-    def _observed_at_once(self, functionals: Functionals) -> Tensor:
-        if functionals.sides is not None:
-            (record,) = self._records() or []
-            f = observed(record, moved_inside(functionals, record.input_transform))[..., None]  # [s, n, 1]
-            level = record.outer(torch.zeros_like(f))  # L(a f + b) = a L f + b L 1
-            return record.outer(f) + (functionals.of_ones()[:, None] - 1) * level
-        sites = functionals.sites
-        if functionals.order > 1:
-
-            def at(some: Sites) -> Tensor:
-                f = self._values(some.points[None])  # [s, m, t]
-                f = f if some.outputs is None else some.own(f)[..., None]
-                return f.transpose(0, 1).flatten(1)  # [m, s t]
-
-            return functionals.features(at).unflatten(1, (self.num_paths, -1)).transpose(0, 1)
-        each, place = functionals.distinct()
-        if functionals.order:
-            f, df = self._values_and_gradients(each.points[None])  # [s, m, t], [s, m, t, d]
-            f, df = f[:, place], df[:, place]
-        else:
-            f = self._values(each.points[None])[:, place]
-            df = f[..., None]
-        if sites.outputs is not None:
-            return functionals.of_gradients(f, df)[..., None]
-        of_each = [functionals.of_gradients(f[..., i : i + 1], df[..., i : i + 1, :]) for i in range(f.shape[-1])]
-        return torch.stack(of_each, dim=-1)
+        return functionals_at(self, observed)
 
     @final
     @torch.no_grad()

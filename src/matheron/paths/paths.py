@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self, cast, final
 
 import torch
@@ -23,19 +24,12 @@ from ..features import Features, FeatureSpec, feature_spec
 from ..kernels.averaged import averages_in_closed_form
 from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
-from ..models.observations import (
-    Observations,
-    as_observations,
-    by_quadrature,
-    check_observed,
-    check_smooth,
-    is_observable,
-    moved_inside,
-    of_every_output,
-)
+from ..models.observations import Observations, as_observations, is_observable
+from ..models.observed_functionals import by_quadrature, check_observed, check_smooth, moved_inside, of_every_output
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
 from .arithmetic import AbstractFunctions, require_functions
+from .functionals import averaged, functionals_of
 from .grids import write_by_record
 from .prior import PriorPaths
 from .update import Update
@@ -160,7 +154,7 @@ class AbstractPaths(AbstractFunctions):
 
     def _averaged_as_data(self, functionals: Functionals) -> Functionals:
         """The same of what the paths are to be given: their kernel must know the covariances, too."""
-        return by_quadrature(functionals, self._observed)
+        return by_quadrature(functionals, partial(functionals_of, self))
 
     @abstractmethod
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> Self:
@@ -402,7 +396,7 @@ class Paths(PriorPlusUpdate):
 
     def _averaged_as_data(self, functionals: Functionals) -> Functionals:
         known = averages_in_closed_form(self.update.kernel, len(self.prior.origin))
-        return self._averaged(functionals) if known else super()._averaged_as_data(functionals)
+        return averaged(self, functionals) if known else super()._averaged_as_data(functionals)
 
     def _chosen(self, index: Tensor) -> Paths:
         return self._with(self.prior[index], self.update[index])

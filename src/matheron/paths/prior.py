@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Self, final
 
 import torch
@@ -11,12 +10,11 @@ from torch import Tensor
 
 from ..core.checks import many, normals
 from ..core.functionals import Functionals, Observed
-from ..core.sites import Sites
 from ..core.value import Value
-from ..evaluate import PathTerm, Record, WeightedSum, averaged_record, sum_of, values, values_and_gradients
+from ..evaluate import PathTerm, Record, WeightedSum, sum_of, values
 from ..features import Features
 from ..models.means import Mean
-from ..models.observations import by_quadrature
+from .functionals import functionals_of_record
 from .update import KernelSum
 
 
@@ -165,27 +163,9 @@ def observed_before(
 
 def observed(record: Record, sites: Observed) -> Tensor:
     """The values, or the functionals, of a record's functions at sites of the model's own space: `[s, n]`."""
-    if not isinstance(sites, Functionals):
-        return sites.own(values(record, sites.points[None]))
-    if sites.sides is not None:
-        averages = record.derived(averaged_record, "averages")
-        if averages is None:
-            return observed(record, by_quadrature(sites, partial(observed, record)))
-        return sites.of_parts(
-            lambda part: observed(record, part) if part.sides is None else observed(averages, part.as_points())
-        )
-    if record.requires_grad or sites.order > 1 or (torch.is_grad_enabled() and sites.points.requires_grad):
-
-        def at(some: Sites) -> Tensor:
-            return some.own(values(record, some.points[None])).mT  # [m, s]
-
-        return sites.features(at).mT
-    each, place = sites.distinct()
-    if not sites.order:
-        f = values(record, each.points[None])[:, place]
-        return sites.of_gradients(f, f[..., None])
-    f, df = values_and_gradients(record, each.points[None])
-    return sites.of_gradients(f[:, place], df[:, place])
+    if isinstance(sites, Functionals):
+        return functionals_of_record(record, sites)
+    return sites.own(values(record, sites.points[None]))
 
 
 def prior_on(

@@ -18,7 +18,8 @@ from ..evaluate import Canonical, CanonicalSlopes, Float64Term, PathTerm, Weight
 from ..kernels import Kernel
 from ..kernels.averaged import Averaged
 from ..models.means import Mean
-from ..models.observations import Observations, check_smooth
+from ..models.observations import Observations
+from ..models.observed_functionals import check_smooth
 from ..solvers import Solver, Stats
 
 if TYPE_CHECKING:

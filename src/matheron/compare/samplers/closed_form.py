@@ -14,7 +14,8 @@ from ...core.functionals import Functionals
 from ...features import Features
 from ...models import Ensemble, ExactGP, Outputs, SelectedOutputs, SparseGP
 from ...models.libraries import describe
-from ...models.observations import is_observable, names_outputs, of_every_output
+from ...models.observations import is_observable
+from ...models.observed_functionals import names_outputs, of_every_output
 from ...paths import PriorPlusUpdate
 from ...solvers.cholesky import safe_cholesky, solved
 from .conditionals import Factored, PriorAt, inner_functionals, inner_points, single

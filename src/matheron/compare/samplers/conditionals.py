@@ -12,7 +12,7 @@ from ...core.functionals import Functionals
 from ...core.sites import Sites
 from ...kernels import coupled_covariance
 from ...models import ExactGP, SparseGP
-from ...models.observations import (
+from ...models.observed_functionals import (
     as_functionals,
     averaged_by,
     by_quadrature,

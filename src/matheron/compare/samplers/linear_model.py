@@ -22,7 +22,7 @@ from ...lattice.basis import Lattice
 from ...models import ExactGP, SparseGP
 from ...models.libraries import describe
 from ...models.means import Mean
-from ...models.observations import by_quadrature
+from ...models.observed_functionals import by_quadrature
 from ...models.transforms import Transform
 from ...paths import ExactUpdate, Inducing, PriorPaths, PriorPlusUpdate, SparseUpdate, Update, mixed
 from ...paths.matheron_rule import weight_space_update

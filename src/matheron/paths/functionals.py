@@ -1,0 +1,115 @@
+"""Linear functionals of paths: slopes, sums and averages of records, in a model's own space, and of functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..core.functionals import Functionals
+from ..core.sites import Sites
+from ..evaluate import MEMORY_BUDGET, Record, averaged_record, values, values_and_gradients
+from ..models.observations import is_observable
+from ..models.observed_functionals import as_functionals, by_quadrature, check_observed, check_outputs, moved_inside
+
+if TYPE_CHECKING:
+    from .functions import EvaluableFunctions
+
+
+def functionals_at(f: EvaluableFunctions, observed: Functionals | Sequence[Functionals]) -> Tensor:
+    """What `f.at(observed)` returns: functionals from a user, checked, of every path."""
+    if not is_observable(observed):
+        raise TypeError(
+            f"observed: expected functionals of matheron.observe, got {type(observed).__name__}; paths(x) gives "
+            "the values at points"
+        )
+    check_observed(observed, f.input_dim)
+    like = torch.empty(0, dtype=f.dtype, device=f.device)
+    functionals, _ = as_functionals(observed, "observed", partial(averaged, f), like)
+    check_outputs(functionals, f.num_outputs)
+    return functionals_of(f, functionals).squeeze(-1)
+
+
+def functionals_of(f: EvaluableFunctions, functionals: Functionals) -> Tensor:
+    """Functionals of every path, `[s, n, t]`, or `[s, n, 1]` where each of them is of one output."""
+    most = max(1, MEMORY_BUDGET // (8 * f.num_paths * f.num_outputs * (f.input_dim + 1)))  # atoms at once
+    firsts = torch.arange(0, len(functionals.weights), most, device=functionals.starts.device)
+    rows = torch.searchsorted(functionals.starts, firsts)
+    edges = sorted({0, *rows.tolist(), len(functionals)})
+    blocks = [functionals[first:last] for first, last in itertools.pairwise(edges)]
+    return torch.cat([_at_once(f, block) for block in blocks], dim=1)
+
+
+def averaged(f: EvaluableFunctions, functionals: Functionals) -> Functionals:
+    """Averages over boxes as they are where these functions have them in closed form, else by quadrature."""
+    return functionals if _has_averages(f) else by_quadrature(functionals, partial(functionals_of, f))
+
+
+def _has_averages(f: EvaluableFunctions) -> bool:
+    """Whether averages over boxes are known in closed form: of one record, in coordinates that are boxes inside."""
+    records = f._records()
+    if records is None or len(records) > 1 or f.num_outputs > 1:
+        return False
+    (record,) = records
+    inward, outward = record.input_transform, record.output_transform
+    affine = inward is None or (inward.affine and inward.elementwise)
+    affine = affine and (outward is None or outward.affine)
+    return affine and record.derived(averaged_record, "averages") is not None
+
+
+def _at_once(f: EvaluableFunctions, functionals: Functionals) -> Tensor:
+    if functionals.sides is not None:
+        (record,) = f._records() or []
+        y = functionals_of_record(record, moved_inside(functionals, record.input_transform))[..., None]  # [s, n, 1]
+        level = record.outer(torch.zeros_like(y))  # L(a f + b) = a L f + b L 1
+        return record.outer(y) + (functionals.of_ones()[:, None] - 1) * level
+    sites = functionals.sites
+    if functionals.order > 1:
+
+        def at(some: Sites) -> Tensor:
+            y = f._values(some.points[None])  # [s, m, t]
+            y = y if some.outputs is None else some.own(y)[..., None]
+            return y.transpose(0, 1).flatten(1)  # [m, s t]
+
+        return functionals.features(at).unflatten(1, (f.num_paths, -1)).transpose(0, 1)
+    each, place = functionals.distinct()
+    if functionals.order:
+        y, dy = f._values_and_gradients(each.points[None])  # [s, m, t], [s, m, t, d]
+        y, dy = y[:, place], dy[:, place]
+    else:
+        y = f._values(each.points[None])[:, place]
+        dy = y[..., None]
+    if sites.outputs is not None:
+        return functionals.of_gradients(y, dy)[..., None]
+    of_each = [functionals.of_gradients(y[..., i : i + 1], dy[..., i : i + 1, :]) for i in range(y.shape[-1])]
+    return torch.stack(of_each, dim=-1)
+
+
+def functionals_of_record(record: Record, sites: Functionals) -> Tensor:
+    """Functionals, in the model's own space, of a record's functions: `[s, n]`."""
+    if sites.sides is not None:
+        averages = record.derived(averaged_record, "averages")
+        if averages is None:
+            return functionals_of_record(record, by_quadrature(sites, partial(functionals_of_record, record)))
+
+        def of_kind(part: Functionals) -> Tensor:
+            known, at = (record, part) if part.sides is None else (averages, part.as_points())
+            return functionals_of_record(known, at)
+
+        return sites.of_parts(of_kind)
+    if record.requires_grad or sites.order > 1 or (torch.is_grad_enabled() and sites.points.requires_grad):
+
+        def at(some: Sites) -> Tensor:
+            return some.own(values(record, some.points[None])).mT  # [m, s]
+
+        return sites.features(at).mT
+    each, place = sites.distinct()
+    if not sites.order:
+        f = values(record, each.points[None])[:, place]
+        return sites.of_gradients(f, f[..., None])
+    f, df = values_and_gradients(record, each.points[None])
+    return sites.of_gradients(f[:, place], df[:, place])
