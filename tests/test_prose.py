@@ -65,7 +65,6 @@ public = import_module("public")
 SOURCE = ROOT / "src/matheron"
 # Files that still name equations by labels of the paper's LaTeX source, with their number. It only becomes smaller.
 LABELS = {
-    "drawing.py": 2,
     "dynamics/rollouts.py": 1,
     "paths/exact.py": 4,
     "paths/matheron_rule.py": 2,

@@ -98,36 +98,43 @@ def draw(
     device: torch.device | str | None = None,
     progress: bool = False,
 ) -> AbstractPaths | BatchPaths:
-    """Draw functions from a Gaussian process posterior, `eqn:decoupled_sample_path`.
+    """Draw functions from a Gaussian process posterior, by decoupled sampling.
+
+    Each function is a path of the prior plus an update that makes it agree with the data, equation (13):
+
+        (f | u)(.)  =  sum_i w_i phi_i(.) + sum_j v_j k(., z_j)
 
     Args:
-        model: a GPyTorch, BoTorch, scikit-learn or GPflow model, a snapshot (`ExactGP`, `SparseGP`, ...), a
-            `StreamedGP`, whose data are read in chunks, or a `LatentGP`, whose latent functions are drawn.
-        num_paths: how many functions.
-        num_features: ell, the number of Fourier features of the prior.
-        features: "auto", "lattice", "leverage" (frequencies sampled by their leverage given the data), "cosine" (the
-            paper's), "sincos", "sobol", "orthogonal", or a `Features` object, such as `other_paths.prior.features`.
-            "equispaced" is a lattice of at most `num_features` modes. "auto" is "leverage" where there is no lattice.
-        paths_per_basis: how many paths share one random basis; 1 is a basis per path, None one for all. Paths are
-            independent given the basis; with one each they are independent altogether.
-        domain: (lower, upper), each a number or one per dimension: where the paths will be called. With it, "auto"
-            takes its features from a lattice wherever the kernel's stationary terms are of up to 3 dimensions; in
-            more, frequencies are chosen for it.
-        where: points `[n, d]` like those at which the paths will be called: frequencies are chosen for these.
-        tolerance: for lattice features, the largest fraction of the posterior variance that may lie beyond the modes;
-            it sets their number (`num_features` is for other features). Slopes and local extrema depend on higher
-            frequencies than the variance does: by default rough paths are too smooth at the finest scale, and 1e-5
-            or 1e-6 is right where these count.
-        solver: "cholesky", "cg" (conjugate gradients, the covariance never formed), "lattice" (for many data in up to
-            3 dimensions, with `domain`), "auto", or a value such as `matheron.solvers.PCG(tolerance=1e-3)`.
-            `paths.solver_stats` says which ran, and how it went.
-        detach: False keeps the graph from the paths to the model's hyperparameters.
+        model: a model of GPyTorch, BoTorch, scikit-learn or GPflow, or a model of matheron such as `ExactGP` or
+            `SparseGP`. A `StreamedGP` has its data read in chunks. For a `LatentGP`, latent functions are drawn.
+        num_paths: the number of functions.
+        num_features: the number ell of Fourier features of the prior. Lattice features choose their own number.
+        features: the kind of features. "leverage" samples frequencies by their leverage given the data, and "cosine"
+            are the features of the paper. Others are "sincos", "sobol" and "orthogonal". "lattice" uses equispaced
+            frequencies, and "equispaced" at most `num_features` of these. "auto" is "lattice" where that is possible,
+            and otherwise "leverage". A `Features` object, such as `other_paths.prior.features`, is used as it is.
+        paths_per_basis: the number of paths that share a random basis. Paths are independent given their basis. 1
+            gives each path its own basis, so that all paths are independent, and None gives all paths the same.
+        domain: the box (lower, upper) in which the paths will be called; each is a number, or one per dimension. If
+            it is given, "auto" chooses a lattice for stationary terms of up to 3 dimensions. In more dimensions,
+            frequencies are chosen for the box.
+        tolerance: for lattice features, the largest fraction of the posterior variance that may be lost; it sets the
+            number of modes. Slopes and local extrema depend on higher frequencies than the variance does. By default,
+            rough paths are too smooth at the finest scale; use 1e-5 or 1e-6 where this matters.
+        where: points `[n, d]` that are typical of those at which the paths will be called. Frequencies are chosen for
+            them.
+        solver: "cholesky"; "cg" for conjugate gradients, which never store the covariance; "lattice" for many data in
+            up to 3 dimensions, which needs `domain`; "auto"; or a solver such as
+            `matheron.solvers.PCG(tolerance=1e-3)`. `paths.solver_stats` reports which solver ran, and its iterations.
+        detach: whether to cut the graph; with False, paths are differentiable in the model's hyperparameters.
         generator, seed: where random numbers come from: a generator or a seed; torch's default generator if neither.
-        dtype, device: of the paths; the data's where not given.
-        progress: show the progress bar of a solver that iterates ("cg"), or of data that are read in chunks.
+        dtype, device: those of the paths; by default those of the data.
+        progress: whether to show a progress bar while a solver iterates or data are read in chunks.
 
     Returns:
-        paths; for a batch of models `BatchPaths`, whose members are paths.
+        The paths. For a batch of models they are `BatchPaths`, whose members are paths.
+
+    Reference: Wilson et al., Efficiently Sampling Functions from Gaussian Process Posteriors, ICML 2020.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -220,13 +227,17 @@ def draw_prior(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Paths:
-    """Draw functions from a prior, `eqn:bayes_linear`; `paths.condition_on` takes them on to a posterior.
+    """Draw functions from a Gaussian process prior, equation (6); `paths.condition_on` conditions them on data.
 
-    Arguments are those of `draw`, but for one:
+    The other arguments are those of `draw`.
 
     Args:
-        where: points `[n, d]` of data to come: the basis is chosen for them, so that paths that are then given data
-            there have the posterior's spread, however many and precise these are.
+        kernel: the prior's covariance.
+        num_paths: the number of functions.
+        input_dim: the number of input dimensions.
+        mean: the prior's mean, a number or a function of points.
+        where: points `[n, d]` of data that will be given later. The basis is chosen for them, so that the conditioned
+            paths have the spread of the posterior, even for many and precise data.
 
     >>> import matheron
     >>> from matheron import kernels
