@@ -14,7 +14,8 @@ from matheron import ExactGP, SparseGP, draw
 from matheron import kernels as K
 from matheron.compare.metrics import gaussian_wasserstein
 from matheron.compare.samplers import decoupled_moments, moments
-from matheron.features.leverage import Reference, reference_points, resampled, summands
+from matheron.features import Reference, reference_points
+from matheron.features.leverage import resampled, summands
 from matheron.solvers import FactoredPosterior
 from standard import assert_unbiased, covariance
 

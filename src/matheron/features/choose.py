@@ -29,14 +29,9 @@ from .features import (
     relevant_terms,
 )
 from .harmonics import harmonic_series, harmonics
-from .leverage import (
-    Leverage,
-    Reference,
-    bound_given,
-    leverage,
-    summands,
-)
+from .leverage import Leverage, leverage, summands
 from .own import own_features
+from .residuals import Reference
 
 
 class Planned(NamedTuple):
@@ -124,7 +119,7 @@ def _bases(
         if posterior is not None and posterior.kernel.num_outputs == 1:
             lengths = torch.ones(input_dim, dtype=torch.float64, device="cpu")
             reference = Reference(posterior, spec.domain, spec.where, lengths)
-        bound = bound_given(spec, Leverage()) or Leverage.far
+        bound = Leverage().bound(spec, one_dim=False)
         basis, chosen = own_features(term, count, num_bases, origin, generator, data, reference, bound)
         names = [type(kernel.kernel if isinstance(kernel, OnDims) else kernel).__name__ for kernel in term.own]
         product = bool(len(names) > 1 or term.stationary or term.forms)

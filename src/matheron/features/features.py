@@ -19,7 +19,7 @@ from torch.quasirandom import SobolEngine
 
 from ..core.boxes import BoxLike, as_box
 from ..core.checks import ArrayLike, Names, as_count, as_points, normals
-from ..core.modes import kept
+from ..core.modes import Sobol, kept
 from ..core.value import Parts, Value, in_own_memory
 from ..evaluate import Basis, Cosines, Pairs
 from ..kernels import Kernel
@@ -370,6 +370,12 @@ def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> 
 def _plain_net(count: int, dims: int) -> Tensor:
     """The net without a shift, as whole numbers."""
     return SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**SobolEngine.MAXBIT).long()
+
+
+@kept(32)
+def fixed_net(count: int, dims: int) -> Tensor:
+    """A scrambled Sobol net `[count, dims]` that is always the same, off the corners."""
+    return Sobol(dims, seed=0).next(count).clamp_(2**-30, 1 - 2**-30)
 
 
 def orthogonal(normal: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ from ..kernels.base import Term
 from ..kernels.own import say_wrong_features
 from .explicit import as_cosines
 from .features import fourier, rand
-from .leverage import Leverage, Reference, resampled
+from .leverage import Leverage, resampled
+from .residuals import Reference
 
 FeatureMap = Callable[[Tensor], Tensor]
 # Fourier features beside each feature of a finite kernel, at the least.
@@ -269,7 +270,7 @@ def own_features(
     data: Tensor | None = None,
     reference: Reference | None = None,
     bound: float = Leverage.far,
-    settings: Leverage = Leverage(),  # noqa: B008
+    candidates: int = 32,
 ) -> tuple[Basis, bool]:
     """The features that a term's own kernels give, `num_bases` times over, and whether they are chosen by leverage.
 
@@ -278,6 +279,7 @@ def own_features(
 
     Args:
         data: points `[n, d]`, at some of which features are compared with the kernel.
+        candidates: features in the pool, for each that is chosen.
     """
     points = origin[None] if data is None or not len(data) else _some(data.detach().double().cpu())
     variance = term.variance.cpu()
@@ -305,7 +307,7 @@ def own_features(
         return MappedBasis(maps, amplitudes, origin), False
     factors = []
     for i in range(num_bases):
-        (pool,) = drawn(settings.candidates * count, 1)
+        (pool,) = drawn(candidates * count, 1)
         with torch.no_grad():
             values = reference.sites.to(origin).features(lambda sites, pool=pool: pool(sites.points))
         found = resampled(values, reference, count, bound, generator) if _has_choice(pool) else None

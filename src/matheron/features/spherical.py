@@ -19,7 +19,7 @@ from ..core.jacobian import jacobian
 from ..evaluate.bases import Basis
 from ..kernels import Kernel
 from .features import Block, Features
-from .needed import posterior_scale
+from .residuals import posterior_scale
 
 
 class Spectrum(NamedTuple):

@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import scipy  # whose special functions it imports when they are first used
@@ -379,3 +379,88 @@ def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]], largest: int = 1 << 20
         keep = mass > 1e-17
         theta, mass = theta[keep], mass[keep]
     return theta, mass
+
+
+# A measure as a sum of convolutions of atoms and elliptical measures: what frequencies are sampled by importance from.
+
+
+class Component(NamedTuple):
+    """weight times the convolution of atoms and of elliptical measures, each in a frame.
+
+    A measure's own frequencies are taken to those of the component by its frame `[p, d]`, whose rows are orthonormal;
+    None is the identity.
+    """
+
+    weight: Tensor | float
+    elliptical: list[tuple[Elliptical, Tensor | None]]
+    atoms: tuple[Tensor, Tensor] | None  # frequencies `[a, d]` and masses `[a]`; None for one of zero
+
+
+def components(measure: SpectralMeasure, largest: int = 1 << 20) -> list[Component] | None:
+    """A measure as a sum of components.
+
+    None where a part is neither elliptical nor discrete, or has more atoms than `largest`.
+
+    >>> from matheron import kernels
+    >>> from matheron.kernels.composed_measures import components
+    >>> (component,) = components((kernels.RBF(2.0) * kernels.Cosine(0.5)).terms(1)[0].measure(1)) or []
+    >>> component.elliptical[0][0].scale, component.atoms[1]  # two atoms
+    (tensor([0.5000], dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
+    """
+    found = []
+    for weight, measures in _convolutions(measure):
+        elliptical: list[tuple[Elliptical, Tensor | None]] = []
+        discrete: list[SpectralMeasure] = []
+        for part in measures:
+            inner, frame = _framed(part)
+            if part.atoms() is not None:
+                discrete.append(part)
+            elif not isinstance(inner, Elliptical) or inner.density_dims is None:
+                return None
+            else:
+                shift, inner = getattr(inner, "shift", None), copy(inner)
+                if shift is not None:
+                    discrete += [Atom(shift if frame is None else shift @ frame)] * bool(shift.any())
+                    inner.shift = None  # pyright: ignore[reportAttributeAccessIssue]
+                elliptical = _with(elliptical, inner, frame)
+        atoms = Convolution(discrete).atoms() if discrete else None
+        if discrete and (atoms is None or len(atoms[1]) * (16 if elliptical else 1) > largest):
+            return None
+        found.append(Component(weight, elliptical, atoms))
+    return found
+
+
+def _convolutions(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[SpectralMeasure]]]:
+    """A measure as a mixture of convolutions: their weights, and the measures of each."""
+    if isinstance(measure, Mixture):
+        both = zip(measure.weights, measure.measures, strict=True)
+        return [(w * weight, more) for w, part in both for weight, more in _convolutions(part)]
+    if isinstance(measure, Convolution):
+        choices: list[tuple[Tensor | float, list[SpectralMeasure]]] = [(1.0, [])]
+        for part in measure.measures:
+            choices = [(w * weight, [*had, *more]) for w, had in choices for weight, more in _convolutions(part)]
+        return choices
+    if isinstance(measure, Moved):
+        return [(w, [measure.of(m) for m in more]) for w, more in _convolutions(measure.measure)]
+    return [(1.0, [measure])]
+
+
+def _framed(measure: SpectralMeasure) -> tuple[SpectralMeasure, Tensor | None]:
+    """A measure without what embeds and turns it, and the frame `[p, d]` that does: theta = (its own) frame."""
+    if not isinstance(measure, Moved):
+        return measure, None
+    inner, frame = _framed(measure.measure)
+    p, d = measure.measure.input_dim, measure.input_dim
+    frame = measure.moved(torch.eye(p, dtype=torch.float64, device="cpu") if frame is None else frame)
+    return inner, None if torch.equal(frame, torch.eye(d, dtype=torch.float64, device="cpu")) else frame
+
+
+def _with(
+    found: list[tuple[Elliptical, Tensor | None]], inner: Elliptical, frame: Tensor | None
+) -> list[tuple[Elliptical, Tensor | None]]:
+    """One measure more; convolved with one in the same frame where the result is elliptical: one radius is better."""
+    for i, (other, same) in enumerate(found):
+        alike = frame is same or (frame is not None and same is not None and torch.equal(frame, same))
+        if alike and (both := compound([other, inner])) is not None:
+            return [*found[:i], (both, frame), *found[i + 1 :]]
+    return [*found, (inner, frame)]

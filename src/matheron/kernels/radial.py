@@ -405,6 +405,12 @@ class Elliptical(SpectralMeasure):
     def log_radial(self, r2: Tensor) -> Tensor:
         """The log density `[...]` of theta / scale, given its squared length `[...]`."""
 
+    def log_density_of_radius(self, t: Tensor) -> Tensor:
+        """The log density `[...]` of t = log r, r = |theta / scale|: that of theta / scale, times r^d and an area."""
+        d = self.input_dim
+        log_area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
+        return self.log_radial((2 * t).exp()) + d * t + log_area
+
     def log_density(self, theta: Tensor) -> Tensor | None:
         if self.density_dims is None:
             return None

@@ -1,0 +1,218 @@
+"""What data leave open: a typical posterior variance, and the residuals of functions at reference points."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.functionals import Functionals, Observed
+from ..core.modes import as_numpy, is_wrapped, outside, plain
+from ..core.sites import Sites, concatenated
+from ..kernels import Kernel, coupled_covariance, coupled_diagonal
+from ..solvers import Cholesky, CholeskyState, FactoredPosterior, KernelOperator, covariance
+from ..solvers.cholesky import solved
+from .features import fixed_net
+
+
+@torch.no_grad()
+def posterior_scale(
+    kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool = False, num_places: int = 32, num_neighbours: int = 128
+) -> float:
+    """A typical posterior variance between the data X `[n, d]`, whose noise has variances `[n]`.
+
+    An average over places in the data's bounding box, each given its nearest data: local kriging, at a cost linear in
+    n. Of several outputs the one of largest variance counts, as if all data were of it. With `at_data` it is the
+    geometric mean of that and of the average at the data, each given the others: where these lie on a line, at an edge
+    or in clusters, much less is left open near them.
+
+    Args:
+        num_places: where the posterior variance is estimated, and as many data again with `at_data`.
+        num_neighbours: data that each of them is given: the nearest ones.
+    """
+    coupled = [
+        (1.0 if B is None else float(B.detach().diagonal().max()), k)
+        for B, k in kernel.owned().to("cpu", torch.float64).coupled()
+    ]
+    X, noise = X.detach().double().cpu(), noise.detach().double().cpu().expand(len(X))
+    generator = torch.Generator().manual_seed(0x1A771CE)  # not one that data may have been made with
+    lower, upper = X.aminmax(dim=0)
+    places = lower + (upper - lower) * torch.rand(
+        num_places, X.shape[1], generator=generator, dtype=torch.float64, device="cpu"
+    )
+    scale = (upper - lower).clamp_min(1e-300)
+    # The datum that a place is, and is not given.
+    own = torch.full((num_places,), 0 if len(X) == 1 else -1, device="cpu")
+    if at_data:
+        chosen = torch.randint(len(X), (num_places,), generator=generator, device="cpu")
+        places, own = torch.cat([places, X[chosen]]), torch.cat([own, chosen])
+    near = nearest(places / scale, X / scale, min(num_neighbours, len(X)))  # [p, k]
+    Z = X[near]  # [p, k, d]
+    K, k_p = (torch.zeros((), dtype=torch.float64, device="cpu") for _ in range(2))
+    v = torch.zeros(len(places), dtype=torch.float64, device="cpu")
+    for size, part in coupled:
+        K = K + size * part.forward(Z, Z)  # [p, k, k]
+        k_p = k_p + size * part.forward(places[:, None], Z)  # [p, 1, k]
+        v = v + size * part.diag(places)
+    given = torch.where(near == own[:, None], 1e6 * v.mean(), noise[near])
+    L = torch.linalg.cholesky_ex(K + (1e-10 * v.mean() + given).diag_embed()).L
+    explained = torch.linalg.solve_triangular(L, k_p.mT, upper=False).square().sum((-2, -1))
+    left = torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v)
+    return float(left.unflatten(0, (-1, num_places)).mean(1).log().mean().exp())
+
+
+def nearest(places: Tensor, X: Tensor, k: int) -> Tensor:
+    """The numbers `[p, k]` of the points X `[n, d]` that are nearest to places `[p, d]`."""
+    some = places.split(max(1, (1 << 23) // len(X)))  # distances that are in memory at once
+    return torch.cat([torch.cdist(part, X).topk(k, largest=False).indices for part in some])
+
+
+class Reference:
+    """Points x where the posterior matters, and the weights G = (K + noise)^-1 k(X, x) of the data there.
+
+    Args:
+        domain, where: the box, or points like those, where functions will be called; None where that is not known.
+        lengths: typical lengths `[d]` over which the functions vary.
+        num_points: how many reference points there are.
+        largest_whole: data of which all are used. Of more, those nearest to the reference points are.
+        num_data: how many those are, at the most.
+    """
+
+    @outside()  # the choice of features is not differentiated
+    def __init__(
+        self,
+        posterior: FactoredPosterior,
+        domain: Tensor | None,
+        where: Tensor | None,
+        lengths: Tensor,
+        num_points: int = 64,
+        largest_whole: int = 4000,
+        num_data: int = 1024,
+    ) -> None:
+        kernel, sites, lengths = posterior.kernel, posterior.sites.mapped(plain).double(), plain(lengths)
+        kernel = kernel.mapped(plain) if any(map(is_wrapped, kernel.buffers())) else kernel
+        X, noise, t = sites.places, plain(posterior.noise).double(), kernel.num_outputs
+        x = kernel.nearest(reference_points(X.cpu(), plain(domain), plain(where), lengths, num_points).to(X.device))
+        self.at_x = Sites(x, None if sites.outputs is None else torch.arange(len(x), device=X.device) % t)
+        state = posterior.state if isinstance(posterior.state, CholeskyState) else None
+        # A factor in float32 has digits enough. One that is in a graph need not have.
+        if state is None or len(X) > largest_whole or (state.L.dtype != torch.float64 and state.L.requires_grad):
+            state = None  # a factor of our own, for fewer data
+            if len(X) > num_data:
+                scale = lengths.to(X)
+                chosen = nearest(x / scale, X / scale, num_data // len(x)).flatten().unique()
+                sites, noise = sites[chosen], noise[chosen]
+        if posterior.sites.points.dtype != torch.float64:
+            kernel = kernel.to(X.device, torch.float64)
+        K_Xx = coupled_covariance(kernel, sites, self.at_x)  # [n, r]
+        if state is None:
+            K = covariance(kernel, sites)
+            K.diagonal().add_(noise + 1e-10 * K.diagonal().mean())
+            G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))
+        else:
+            G, noise = solved(plain(state.L), K_Xx.to(state.L)), noise + state.jitter
+        self.sites = concatenated(self.at_x, sites)  # r + n of them
+        self.noise_variance = as_numpy(noise @ G.double().square())  # noise |G|^2, [r]
+        # Rounding adds about eps^2 |G|^2 to the square of a residual. Noise has more, unless there is next to none.
+        variance = float(coupled_diagonal(kernel, self.at_x).max())
+        noisy = isinstance(sites, Sites) and float(noise.min()) > 1e-9 * variance
+        self.G = G.float() if noisy else G
+
+    def residual_power(self, values: Tensor) -> Tensor:
+        """|phi_c(x) - G^T phi_c(X)|^2 `[r, c]` of features phi_c, from their values `[r + n, c]` at the sites."""
+        at_x, at_X = values.to(self.G).split([len(self.at_x), len(self.G)])
+        return torch.addmm(at_x, self.G.mT, at_X, alpha=-1).square_()
+
+    @outside()
+    def wave_power(self, theta: Tensor, products: Tensor | None, roots: Tensor | None, origin: Tensor) -> np.ndarray:
+        """|r_theta(x)|^2 `[r, k]` of k complex waves e^{i theta . (x - origin)}.
+
+        Args:
+            products: the monomial that each is multiplied with, as coordinates of (x, 1), `[k, degree]`.
+            roots: of several outputs the root R of the coupling, for each wave, `[k, t, t]`. The powers of the waves
+                times each column of R are summed.
+        """
+        theta, total = theta.to(self.G.device), None
+
+        def waves_at(x: Tensor) -> Tensor:
+            turns = (x - plain(origin).to(x)) @ (theta.mT / (2 * math.pi))
+            P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
+            return torch.cat([P.cos(), P.sin()], dim=1)
+
+        if products is None and roots is None and isinstance(self.sites, Functionals):  # derivatives in closed form
+            power = self.residual_power(self.sites.of_waves(waves_at(self.sites.points), theta))
+            return as_numpy(power.unflatten(1, (2, -1)).sum(1).double())
+        columns = [None] if roots is None else [R for R in roots.to(self.G).unbind(-1) if bool(R.any())]
+        for column in columns:
+
+            def values(at: Sites, column: Tensor | None = column) -> Tensor:
+                waves = waves_at(at.points)
+                factor = None if column is None else column[:, at.outputs].mT  # [p, k]
+                if products is not None:
+                    powers = torch.nn.functional.pad(at.points, (0, 1), value=1.0)[:, products].prod(-1).to(waves)
+                    factor = powers if factor is None else factor * powers
+                return waves if factor is None else waves * factor.repeat(1, 2)
+
+            power = self.residual_power(self.sites.features(values))
+            total = power if total is None else total + power
+        assert total is not None
+        return as_numpy(total.unflatten(1, (2, -1)).sum(1).double())
+
+
+def reference_points(
+    X: Tensor, domain: Tensor | None, where: Tensor | None, lengths: Tensor, count: int = 64
+) -> Tensor:
+    """Points `[r, d]` that represent where paths will be called: the same at every draw.
+
+    They are those of `where`, if given. Otherwise half of them, or three quarters with a `domain`, are in that box or
+    in the data's box widened by 40%. The others lie between neighbours among the data, which finds clusters. Most of
+    these are at all small distances from a datum, since rough paths have frequencies of their own at each.
+    """
+    n, d = X.shape
+    if where is not None and len(where):
+        count = min(len(where), count)
+        return where[torch.arange(count, device="cpu") * len(where) // count]  # spread evenly
+    near = count // (4 if domain is not None else 2)
+    points = fixed_net(count, d)
+    if domain is None:
+        low, high = X.aminmax(dim=0)
+        half = torch.where(high > low, 0.7 * (high - low), lengths)
+        low, size = (low + high) / 2 - half, 2 * half
+    else:
+        low, size = domain[0], domain[1] - domain[0]
+    inside = low + size * points[near:]
+    number = torch.arange(near, device="cpu")
+    which = number % min(n, near) * n // min(n, near)  # spread evenly
+    some = X[which]
+    if n == 1:
+        return torch.cat([inside, some + lengths * (2 * points[:near] - 1)])
+    scaled = X / size
+    neighbours = torch.cdist(scaled[which], scaled).topk(min(n, 2 * d + 1), largest=False).indices
+    other = X[neighbours[number, 1 + number % (neighbours.shape[1] - 1)]]
+    # How far from a datum to its neighbour: every fourth in the middle, the others evenly in the log distance.
+    u = points[:near, :1]
+    between = torch.where((number % 4 == 0)[:, None], 0.2 + 0.6 * u, 0.5 * (1 / 3000) ** (1 - u))
+    return torch.cat([inside, some + between * (other - some)])
+
+
+@torch.no_grad()
+def posterior_at(kernel: Kernel, sites: Observed, noise: Tensor, largest: int = 4000) -> FactoredPosterior:
+    """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
+    kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
+    operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
+    state = Cholesky().init(operator) if len(sites) <= largest else None
+    return FactoredPosterior(kernel, sites, operator.noise, state)
+
+
+def to_come(kernel: Kernel, X: Tensor, noise: float = 1e-6) -> tuple[Sites, Tensor]:
+    """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
+
+    Frequencies for little noise also serve for more: those for much noise do not serve for less.
+
+    Args:
+        noise: of the data to come, in variances of the prior.
+    """
+    sites = Sites.every_output(X, kernel.num_outputs)
+    return sites, noise * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())
