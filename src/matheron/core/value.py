@@ -49,8 +49,8 @@ class Value(nn.Module, metaclass=_Frozen):
     shapes: ClassVar[str] = ""
     # Members for this library's own use: dir() leaves them out, and those of all base classes.
     _internal: ClassVar[tuple[str, ...]] = (
-        *("fields", "saveable", "shapes", "mapped", "owned", "check", "restore", "read_fields", "requires_graph"),
-        *("add_module", "register_buffer", "type", "half", "bfloat16"),
+        *("fields", "saveable", "instead_of_saving", "shapes", "mapped", "owned", "check", "restore", "read_fields"),
+        *("requires_graph", "add_module", "register_buffer", "type", "half", "bfloat16"),
     )
     _frozen: bool = False
 

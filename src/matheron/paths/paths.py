@@ -180,7 +180,7 @@ class PriorPlusUpdate(AbstractPaths):
     """Functions of one model: output o (mean + prior + update) o input."""
 
     fields = ("input_names", "outcomes")
-    _internal = ("in_model_units", "outcomes", "record")
+    _internal = ("in_model_units", "inner", "outcomes", "record")
     outcomes: str | None = None
     """The likelihood of the data where these are outcomes: functions are latent then, and take no more data."""
 
