@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import ClassVar
 
@@ -102,37 +102,9 @@ class Radial(Stationary):
         return self.radial(r2 if type(self).radial_derivative is not Radial.radial_derivative else r2.clamp_min(1e-30))
 
     def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-        """With r^2 = |x - z|^2 in lengthscales, every derivative is a sum over the ways to pair some of the directions
-        w_1, .., w_p, each of those in z with a minus sign:
+        from .radial_derivatives import radial_derivative
 
-            sum over pairings  g^(number of pairs and singles)(r^2)  prod 2 <w_i, w_j> of pairs  prod 2 <w_i, x - z>
-        """
-        order = len(left) + len(right)
-        if order == 0:
-            return self.forward(x, z)
-        x, z, lengthscale = self._scaled(x, z)
-        rows, columns = [2 * u / lengthscale for u in left], [-2 * v / lengthscale for v in right]  # 2 w
-        along = [torch.addmm((w * x).sum(-1, keepdim=True), w, z.mT, alpha=-1) for w in rows]  # 2 <w, x - z>, [n, m]
-        along += [torch.addmm(-(w * z).sum(-1), x, w.mT) for w in columns]
-        profiles = self._profiles_between(x, z, range((order + 1) // 2, order + 1))
-        total = None
-        for singles, pairs in _pairings(order):
-            part = profiles[len(singles) + len(pairs)]
-            factors = [along[i] for i in singles] + [0.5 * _dot(rows, columns, i, j) for i, j in pairs]
-            for factor in factors[:-1]:
-                part = part * factor
-            total = part * factors[-1] if total is None else torch.addcmul(total, part, factors[-1])
-        assert total is not None
-        return total
-
-    def _profiles_between(self, x: Tensor, z: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
-        """`profiles` of |x - z|^2 for points in lengthscales; those that repeat the one before, as gradients do, have
-        theirs copied."""
-        (some, rows), (others, columns) = _distinct(x), _distinct(z)
-        if 2 * len(some) * len(others) > len(x) * len(z):
-            return self.profiles(squared_distance(x, z), orders)
-        found = self.profiles(squared_distance(some, others), orders)
-        return {order: profile[rows][:, columns] for order, profile in found.items()}
+        return radial_derivative(self, x, z, left, right) if left or right else self.forward(x, z)
 
     def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
         """g(r^2) and g'(r^2); it may use the memory of `r2`."""
@@ -159,40 +131,6 @@ def _slope(radial: Callable[[Tensor], Tensor], r2: Tensor, least: float = 1e-12,
     at = r2.clamp_min(least)
     slope = torch.func.jvp(radial, (at,), (torch.ones_like(at),))[1]
     return torch.where((r2 > least) | (slope.abs() < steep), slope, 0.0)
-
-
-def _distinct(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Points `[n, d]` without those that repeat the one before, `[p, d]`, and which of these each is, `[n]`."""
-    new = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    if transformed():
-        return x, new.cumsum(0) - 1
-    new[1:] = (x.detach()[1:] != x.detach()[:-1]).any(-1)
-    return x[new], new.cumsum(0) - 1
-
-
-def _dot(rows: list[Tensor], columns: list[Tensor], i: int, j: int) -> Tensor:
-    """<w_i, w_j> of vectors of rows, `[n, d]` each, and then of columns, `[m, d]`: `[n or 1, m or 1]`."""
-    p = len(rows)
-    if i < p <= j:
-        return rows[i] @ columns[j - p].mT
-    return (rows[i] * rows[j]).sum(-1, keepdim=True) if j < p else (columns[i - p] * columns[j - p]).sum(-1)
-
-
-def _pairings(count: int) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """The ways to put some of `count` things in pairs: those that stay single, and the pairs."""
-
-    def of(left: list[int]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-        if not left:
-            yield [], []
-            return
-        first, *rest = left
-        for singles, pairs in of(rest):
-            yield [first, *singles], pairs
-        for k, other in enumerate(rest):
-            for singles, pairs in of(rest[:k] + rest[k + 1 :]):
-                yield singles, [(first, other), *pairs]
-
-    return of(list(range(count)))
 
 
 class RBF(Radial):
