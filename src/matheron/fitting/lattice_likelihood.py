@@ -32,7 +32,9 @@ from ..kernels import Kernel
 from ..kernels.base import Term
 from ..lattice import FourierLattice
 from ..lattice.basis import Lattice
-from ..lattice.series import LARGEST_ERROR, Box, Modes, bases_of, joined, lattice_of, scale_of, sized_box, with_series
+from ..lattice.box import Box, joined
+from ..lattice.coefficients import lattice_of
+from ..lattice.series import LARGEST_ERROR, Modes, bases_of, scale_of, sized_box, with_series
 from ..lattice.system import LARGEST_BESIDE, LARGEST_INFORMATION, Information, Joint, System, rows_of
 from ..models.means import Mean
 from ..solvers import ConvergenceWarning

@@ -1,333 +1,26 @@
-"""Boxes: where the Fourier series of some terms of a kernel repeats itself, and how many modes it has."""
+"""A stationary kernel's Fourier series as lattices: which continuation, which period, how many modes.
+
+Of the ways to continue a kernel beyond the domain (see `coefficients`), each term takes the one that needs the smaller
+box. Terms share a box, and their coefficients add, where that costs few modes more.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..core.modes import plain
 from ..core.nufft import series_at
 from ..features import LARGEST_DIM
 from ..kernels.base import Term, same_coupling
 from .basis import Lattice
-
-
-@dataclass(frozen=True)
-class Box:
-    """The box of some terms: in each coordinate its period, the domain's side, and the modes -m to m."""
-
-    terms: tuple[Term, ...]
-    cut_off: tuple[bool, ...]  # a term's: cut off, or continued by its images
-    dims: tuple[int, ...]
-    period: tuple[float, ...]
-    side: tuple[float, ...]
-    fixed: tuple[bool, ...]  # whether the period is the kernel's own, along a coordinate where it repeats
-    m: tuple[int, ...] = ()
-    left_out: float = 0.0  # variance beyond the modes
-
-    @property
-    def shape(self) -> list[int]:
-        return [2 * m + 1 for m in self.m]
-
-    @property
-    def num_modes(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def edges(self) -> list[float]:
-        """The highest frequency along each coordinate: half a step beyond the last mode."""
-        return [2 * math.pi * (m + 0.5) / p for m, p in zip(self.m, self.period, strict=True)]
-
-    @property
-    def variance(self) -> float:
-        return sum(float(t.variance.detach()) for t in self.terms)
-
-    def along(self, axes: Sequence[int]) -> Box:
-        """This box in some of its coordinates alone."""
-        each = {name: getattr(self, name) for name in ("dims", "period", "side", "fixed", "m")}
-        return replace(self, **{name: tuple(values[a] for a in axes if values) for name, values in each.items()})
-
-
-def joined(boxes: list[Box], largest: int, times: float = 2.0, below: int = 4096) -> list[Box]:
-    """Fewer boxes for the same terms, where one for several of them has not many more modes than they have: at most so
-    many times theirs, or so many in all."""
-    merged: list[Box] = []
-    for box in sorted(boxes, key=lambda b: -b.num_modes):
-        for i, other in enumerate(merged):
-            both = _union(other, box)
-            few = both is not None and both.num_modes <= max(below, times * (box.num_modes + other.num_modes))
-            if both is not None and few and both.num_modes <= largest:
-                merged[i] = both
-                break
-        else:
-            merged.append(box)
-    return merged
-
-
-def _union(a: Box, b: Box) -> Box | None:
-    """One box for the terms of both: the longer period and the higher frequency in each coordinate."""
-    dims = sorted({*a.dims, *b.dims})
-    axes: list[tuple[float, float, bool, int]] = []  # of each, as a Box has them
-    for i in dims:
-        both = [(x, x.dims.index(i)) for x in (a, b) if i in x.dims]
-        longest = max(x.period[k] for x, k in both)
-        own = {x.period[k] for x, k in both if x.fixed[k]}
-        if len(own) > 1:
-            return None
-        if own:  # a whole number of the kernel's own periods
-            (p,) = own
-            longest = p * math.ceil(longest / p - 1e-9)
-        m = max(math.ceil(x.m[k] * longest / x.period[k] - 1e-9) for x, k in both)
-        axes.append((longest, max(x.side[k] for x, k in both), bool(own), m))
-    if len(dims) > LARGEST_DIM:
-        return None
-    period, side, fixed, m = zip(*axes, strict=True)
-    left_out = a.left_out + b.left_out
-    return Box(a.terms + b.terms, a.cut_off + b.cut_off, tuple(dims), period, side, fixed, m, left_out)
-
-
-def own_period(term: Term, input_dim: int, i: int) -> float:
-    """The period of a coordinate along which all factors repeat; infinite where one decays, NaN where none holds."""
-    frequencies = []
-    for kernel in term.stationary:
-        if i not in kernel.active_dims(input_dim):
-            continue
-        atoms = kernel.measure(input_dim).atoms()
-        if atoms is None:
-            return math.inf
-        theta, mass = atoms
-        frequencies.append(theta[mass > 1e-14, i].detach().abs().cpu().double())
-    theta = torch.cat(frequencies)
-    theta = theta[theta > 0]
-    if len(theta) == 0:
-        return 1.0  # constant along this coordinate
-    fundamental = float(theta.min())
-    multiples = theta / fundamental
-    return 2 * math.pi / fundamental if bool(((multiples - multiples.round()).abs() < 1e-6).all()) else math.nan
-
-
-# The Fourier coefficients of a stationary kernel on a box, and what is wrong with the series.
-#
-# Only differences between points of the domain matter, so the kernel may be continued beyond them in any way that
-# keeps its coefficients positive: by its own periodic images, far enough away, or cut off smoothly. Where the
-# spectral density S is known, the images' coefficients are S(theta_j) prod(2 pi / period) exactly; else they are an
-# FFT of the kernel. What lies beyond the last mode is added to the outermost octave of modes: the variance is
-# right, and correlations err over distances below the shortest wavelength alone. Where other features hold it, it
-# is left out.
-
-
-# Images whose sum is that of all coefficients: what the modes lack is the difference, far below the nearest image.
-_IMAGES = range(-8, 9)
-
-
-def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int, whole: bool = True) -> Tensor:
-    """The Fourier coefficients of a term of variance one on the box's modes, `[*shape]`, none negative.
-
-    They are of the whole variance, or without what lies beyond the modes.
-    """
-    active = term.active_dims(input_dim)
-    mine = [axis for axis, i in enumerate(box.dims) if i in active]
-    part = box.along(mine)
-    c = None if cut_off else by_density(term, part, input_dim, whole)
-    if c is None and whole:
-        c = by_transform(term, cut_off, part, input_dim).clamp_min(0)
-    elif c is None:  # a transform adds what lies beyond its modes to them: of twice as many, most to the others
-        c = by_transform(term, cut_off, replace(part, m=tuple(2 * m for m in part.m)), input_dim).clamp_min(0)
-        c = c[tuple(slice(m, 3 * m + 1) for m in part.m)]
-    return on_box(c, mine, box)
-
-
-def on_box(c: Tensor, axes: Sequence[int], box: Box) -> Tensor:
-    """Coefficients of a term along some axes of a box as those on all of its modes, `[*shape]`."""
-    shape = [2 * m + 1 if axis in axes else 1 for axis, m in enumerate(box.m)]
-    widths = [0 if axis in axes else m for axis, m in enumerate(box.m)]  # constant along the others: their mode 0
-    return pad(c.reshape(shape), [w for width in reversed(widths) for w in (width, width)])
-
-
-def by_density(term: Term, box: Box, input_dim: int, whole: bool) -> Tensor | None:
-    """S(theta_j) prod(2 pi / period), with what is left over in the outermost octave if they are to be of the whole
-    variance; None without a density."""
-    measure = term.measure(input_dim)
-    if getattr(measure, "density_dims", None) != list(box.dims):
-        return None
-    axes = [
-        torch.arange(-m, m + 1, dtype=torch.float64, device="cpu") * (2 * math.pi / p)
-        for m, p in zip(box.m, box.period, strict=True)
-    ]
-    theta = torch.zeros(box.num_modes, input_dim, dtype=torch.float64, device="cpu")
-    theta[:, list(box.dims)] = torch.cartesian_prod(*axes).reshape(-1, len(axes))
-    density = measure.density(theta)
-    if density is None or not bool(torch.isfinite(density.detach()).all()):
-        return None
-    c = (density * math.prod(2 * math.pi / p for p in box.period)).reshape(box.shape)
-    if not whole:
-        return c
-    images = torch.tensor(list(product(_IMAGES, repeat=len(box.dims))), dtype=torch.float64, device="cpu")
-    x = torch.zeros(len(images), input_dim, dtype=torch.float64, device="cpu")
-    x[:, list(box.dims)] = images * torch.tensor(box.period, dtype=torch.float64, device="cpu")
-    rest = (stationary(term, x).sum() - c.sum()).clamp_min(0)
-    outer = outermost(box)
-    mass = (c * outer).sum()
-    if float(rest.detach()) <= 1e-12 or float(mass.detach()) <= 0:
-        return c
-    return c * (1 + outer * (rest / mass))
-
-
-def outermost(box: Box) -> Tensor:
-    """Whether a mode is in the outermost octave of one of its coordinates, `[*shape]`."""
-    outer = torch.zeros(box.shape, dtype=torch.bool, device="cpu")
-    for axis, m in enumerate(box.m):
-        far = torch.arange(-m, m + 1, device="cpu").abs() * 2 > m
-        outer = outer | far.reshape([-1 if a == axis else 1 for a in range(len(box.dims))])
-    return outer
-
-
-def by_transform(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
-    """The coefficients on the box's modes by an FFT of the continued kernel, `[*shape]`; some may be negative."""
-    even = _even_in_each(term, box, input_dim)  # one half of each axis is then the other's mirror image
-    points = [m + 1 if even else n for m, n in zip(box.m, box.shape, strict=True)]
-    steps = [p / n for p, n in zip(box.period, box.shape, strict=True)]
-    axes = [torch.arange(n, dtype=torch.float64, device="cpu") * step for n, step in zip(points, steps, strict=True)]
-    r = torch.cartesian_prod(*axes).reshape(-1, len(axes))  # differences from 0 to a period, in an FFT's order
-    values = continued(term, cut_off, box, r, input_dim).reshape(points)
-    for axis, m in enumerate(box.m if even else ()):
-        values = torch.cat([values, values.narrow(axis, 1, m).flip(axis)], dim=axis)
-    return torch.fft.fftshift(torch.fft.fftn(values).real) / values.numel()
-
-
-def _even_in_each(term: Term, box: Box, input_dim: int) -> bool:
-    """Whether the kernel is even in each coordinate by itself, as one that is turned is not."""
-    r = near(64, len(box.dims), seed=2) * torch.tensor(box.period, dtype=torch.float64, device="cpu")
-    signs = torch.randint(2, r.shape, generator=torch.Generator().manual_seed(3), device="cpu") * 2 - 1
-    x = torch.zeros(2, len(r), input_dim, dtype=torch.float64, device="cpu")
-    x[:, :, list(box.dims)] = torch.stack([r, r * signs])
-    with torch.no_grad():
-        return torch.allclose(*(stationary(term, each) for each in x), rtol=0, atol=1e-14)
-
-
-def continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) -> Tensor:
-    """The kernel beyond the domain as the box continues it, at differences `[N, k]` in [0, period] -> `[N]`."""
-    active = set(term.active_dims(input_dim))
-    decays = [i in active and not math.isfinite(own_period(term, input_dim, i)) for i in box.dims]
-    x = torch.zeros(len(r), input_dim, dtype=torch.float64, device="cpu")
-    period = torch.tensor(box.period, dtype=torch.float64, device="cpu")
-    distance = torch.minimum(r, period - r)  # a kernel along one coordinate is even: so is its continuation
-    if cut_off:
-        # Of a difference across two coordinates only the relative sign matters, and the nearest image has it.
-        wrapped = torch.where(r <= period / 2, r, r - period)
-        x[:, box.dims] = wrapped
-        value = stationary(term, x)
-        for axis, decay in enumerate(decays):
-            if decay:
-                width = box.period[axis] / 2 - box.side[axis]
-                value = value * _smooth_step((distance[:, axis] - box.side[axis]) / width)
-        return value
-    total = torch.zeros(len(r), dtype=torch.float64, device="cpu")
-    for image in product(*[(0.0, -1.0, 1.0, -2.0) if decay else (0.0,) for decay in decays]):
-        if not any(image) or _matters(term, box, image, input_dim):
-            x[:, box.dims] = r + torch.tensor(image, dtype=torch.float64, device="cpu") * period
-            value = stationary(term, x)
-            for i, p, decay in zip(box.dims, box.period, decays, strict=True):
-                if decay:  # to zero between one period and two: images that end abruptly are a kink, which hides a tail
-                    value = value * _smooth_step(x[:, i].abs() / p - 1)
-            total = total + value
-    return total
-
-
-def _matters(term: Term, box: Box, image: tuple[float, ...], input_dim: int) -> bool:
-    """Whether an image is more than rounding anywhere in the box: in a tenth of it at the corner nearest to it."""
-    inside = 0.1 * near(64, len(image), seed=0)
-    x = torch.zeros(len(inside), input_dim, dtype=torch.float64, device="cpu")
-    for axis, (i, shift) in enumerate(zip(box.dims, image, strict=True)):
-        nearest = inside[:, axis] if shift >= 0 else 1 - inside[:, axis]
-        x[:, i] = box.period[axis] * (nearest + shift)
-    return float(stationary(term, x).detach().abs().max()) > 1e-13
-
-
-def near(count: int, dim: int, seed: int) -> Tensor:
-    """Points of the unit cube `[count, dim]` at all distances from the origin, down to a millionth: a domain may be
-    that much longer than a kernel's lengthscale."""
-    generator = torch.Generator().manual_seed(seed)
-    u, v = torch.rand(2, count, dim, generator=generator, dtype=torch.float64, device="cpu")
-    return v * torch.exp(-14 * u[:, :1])
-
-
-def _smooth_step(t: Tensor) -> Tensor:
-    """One up to 0, zero from 1, infinitely smooth between."""
-    t = t.clamp(1e-9, 1 - 1e-9)
-    return torch.sigmoid(1 / t - 1 / (1 - t))
-
-
-def stationary(term: Term, x: Tensor) -> Tensor:
-    """The stationary part at differences x `[n, d]` from the origin -> `[n]`."""
-    value = torch.ones(len(x), dtype=x.dtype, device="cpu")
-    for kernel in term.stationary:
-        value = value * kernel.to("cpu").forward(x, torch.zeros_like(x[:1]))[:, 0]
-    return value
-
-
-def decay_length(term: Term, input_dim: int, i: int, side: float, tolerance: float) -> float:
-    """The distance along a coordinate beyond which the kernel stays below the tolerance; infinite where it does not."""
-    octaves = [
-        torch.linspace(2.0**j, 2.0 ** (j + 1), 129, dtype=torch.float64, device="cpu")[1:] for j in range(-10, 20)
-    ]
-    r = torch.cat(octaves) * side
-    size = torch.zeros(len(r), dtype=torch.float64, device="cpu")
-    for slopes in _ridges(term, input_dim, i, r):
-        size = torch.maximum(size, stationary(term, r[:, None] * slopes).detach().abs())
-    above = (size > tolerance).nonzero()
-    last = int(above[-1]) if len(above) else -1
-    return float(r[last + 1]) if last + 1 < len(r) else math.inf
-
-
-def _ridges(term: Term, input_dim: int, i: int, r: Tensor) -> Tensor:
-    """Directions `[k, d]`, one in coordinate i, along which a kernel may decay the slowest: its axis, and, of one that
-    is turned in a plane, many others."""
-    axis = torch.zeros(1, input_dim, dtype=torch.float64, device="cpu")
-    axis[0, i] = 1
-    found = [axis]
-    for j in term.active_dims(input_dim):
-        slope = torch.zeros_like(axis)
-        slope[0, j] = 1
-        both = [stationary(term, r[:, None] * (axis + sign * slope)).detach() for sign in (1, -1)]
-        if j != i and not torch.allclose(*both, rtol=0, atol=1e-9):
-            turns = torch.linspace(-1.5, 1.5, 64, dtype=torch.float64, device="cpu").tan()
-            found.append(axis + turns[:, None] * slope)
-    return torch.cat(found)
-
-
-@torch.no_grad()
-def largest_error(box: Box, c: Tensor, input_dim: int) -> float:
-    """The largest difference of the series from the kernel between random points of the domain, in variances."""
-    generator = torch.Generator().manual_seed(0)
-    k = len(box.dims)
-    r = 2 * torch.rand(256, k, generator=generator, dtype=torch.float64, device="cpu") - 1
-    corners = list(product((-1.0, 0.0, 1.0), repeat=k))  # where images are nearest
-    ends = torch.tensor(corners, dtype=torch.float64, device="cpu")
-    r = torch.cat([ends, r, r[:64].sign() * near(64, k, seed=1)])
-    side = torch.tensor([s or p for s, p in zip(box.side, box.period, strict=True)], dtype=torch.float64, device="cpu")
-    period = torch.tensor(box.period, dtype=torch.float64, device="cpu")
-    series = series_at(c[None].to(torch.complex128), r * side * (2 * math.pi / period))[0].real
-    x = torch.zeros(len(r), input_dim, dtype=torch.float64, device="cpu")
-    x[:, list(box.dims)] = r * side
-    exact = torch.zeros(len(r), dtype=torch.float64, device="cpu")
-    for term in box.terms:
-        exact += term.variance.cpu() * stationary(term, x)
-    return float((series - exact).abs().max()) / max(box.variance, 1e-300)
-
-
-# A stationary kernel's Fourier series on a box, as lattices: which continuation, which period, how many modes.
-#
-# Of the ways to continue a kernel beyond the domain (see `continued`), each term takes the one that needs the
-# smaller box. Terms share a box, and their coefficients add, where that costs few modes more.
-
+from .box import Box, joined
+from .coefficients import by_transform, continued, lattice_of, near, own_period, stationary
 
 # A series that errs by more of the variance than this is none.
 LARGEST_ERROR = 0.2
@@ -507,23 +200,6 @@ def sized_box(
     return None if best is None else best[0]
 
 
-def lattice_of(box: Box, input_dim: int, whole: bool = True) -> Lattice:
-    """The series of a box as a basis, checked against the kernel."""
-    period = torch.tensor(box.period, dtype=torch.float64, device="cpu")
-    c = torch.zeros(box.shape, dtype=torch.float64, device="cpu")
-    for term, cut_off in zip(box.terms, box.cut_off, strict=True):
-        c = c + term.variance.cpu() * coefficients(term, cut_off, box, input_dim, whole)
-    error, left_out = largest_error(box, c.detach(), input_dim), box.left_out / max(box.variance, 1e-300)
-    return Lattice(box.dims, box.shape, period, amplitudes_of(c), error if whole else abs(error - left_out), left_out)
-
-
-def amplitudes_of(c: Tensor) -> Tensor:
-    """The amplitudes of a lattice with these coefficients, `[*shape] -> [(c + 1) / 2]`."""
-    c = c.flatten()
-    squares = torch.cat([2 * c[len(c) // 2 + 1 :], c[len(c) // 2, None]]).clamp_min(0)
-    return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)  # a root of zero has no derivative
-
-
 def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) -> Box | None:
     """The smallest of the boxes that a kernel's images and cut-offs ask for.
 
@@ -560,6 +236,36 @@ def _negative(box: Box, input_dim: int) -> float:
     """The sum of the negative coefficients of a kernel cut off by a box."""
     with torch.no_grad():
         return float(-by_transform(box.terms[0], True, box, input_dim).clamp_max(0).sum())
+
+
+def decay_length(term: Term, input_dim: int, i: int, side: float, tolerance: float) -> float:
+    """The distance along a coordinate beyond which the kernel stays below the tolerance; infinite where it does not."""
+    octaves = [
+        torch.linspace(2.0**j, 2.0 ** (j + 1), 129, dtype=torch.float64, device="cpu")[1:] for j in range(-10, 20)
+    ]
+    r = torch.cat(octaves) * side
+    size = torch.zeros(len(r), dtype=torch.float64, device="cpu")
+    for slopes in _ridges(term, input_dim, i, r):
+        size = torch.maximum(size, stationary(term, r[:, None] * slopes).detach().abs())
+    above = (size > tolerance).nonzero()
+    last = int(above[-1]) if len(above) else -1
+    return float(r[last + 1]) if last + 1 < len(r) else math.inf
+
+
+def _ridges(term: Term, input_dim: int, i: int, r: Tensor) -> Tensor:
+    """Directions `[k, d]`, one in coordinate i, along which a kernel may decay the slowest: its axis, and, of one that
+    is turned in a plane, many others."""
+    axis = torch.zeros(1, input_dim, dtype=torch.float64, device="cpu")
+    axis[0, i] = 1
+    found = [axis]
+    for j in term.active_dims(input_dim):
+        slope = torch.zeros_like(axis)
+        slope[0, j] = 1
+        both = [stationary(term, r[:, None] * (axis + sign * slope)).detach() for sign in (1, -1)]
+        if j != i and not torch.allclose(*both, rtol=0, atol=1e-9):
+            turns = torch.linspace(-1.5, 1.5, 64, dtype=torch.float64, device="cpu").tan()
+            found.append(axis + turns[:, None] * slope)
+    return torch.cat(found)
 
 
 def tails_along(box: Box, input_dim: int, axes: Sequence[int], share: float, longest: int) -> list[Tensor]:

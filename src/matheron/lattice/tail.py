@@ -41,16 +41,9 @@ from ..models.observations import Observations
 from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from .basis import Lattice
-from .series import (
-    Box,
-    LatticeBlock,
-    amplitudes_of,
-    by_density,
-    by_transform,
-    on_box,
-    outermost,
-    tails_along,
-)
+from .box import Box
+from .coefficients import amplitudes_of, by_density, by_longer_transform, on_box, outermost
+from .series import LatticeBlock, tails_along
 
 
 @dataclass(frozen=True)
@@ -110,18 +103,22 @@ class Shells:
                 least = [2 * p if n else q for p, n, q in zip(shell.period, narrow, least, strict=True)]
             shells.append((shell, c))
             inner = shell.edges
-        # The mass beyond the last box, by the spectrum's marginals: those of a box overlap by the same share.
-        marginal = [
-            sum(_beyond(tail, m) for tail, m in zip(tails, _in_steps(box, ends), strict=True))
-            for ends in (first, inner)
-        ]
+        # The outermost octave has the mass beyond the last box too, by the spectrum's marginals: what they count twice
+        # is the same share of both.
+        beyond_first, beyond_last = (
+            sum(
+                _beyond(tail, edge * p / (2 * math.pi) - 0.5)
+                for tail, edge, p in zip(tails, edges, box.period, strict=True)
+            )
+            for edges in (first, inner)
+        )
         held = sum(c.sum() for _, c in shells)
-        rest = held * min(1.0, marginal[1] / max(marginal[0] - marginal[1], 1e-300)) if shells else 0.0
+        rest = held * min(1.0, beyond_last / max(beyond_first - beyond_last, 1e-300))
+        shell, c = shells.pop()
+        outer = outermost(shell)
+        shells.append((shell, c * (1 + outer * (rest / (c * outer).sum().clamp_min(1e-300)))))
         made = []
-        for i, (shell, c) in enumerate(shells):
-            if i == len(shells) - 1:
-                outer = outermost(shell)
-                c = c * (1 + outer * (rest / (c * outer).sum().clamp_min(1e-300)))
+        for shell, c in shells:
             period = torch.tensor(shell.period, dtype=torch.float64, device="cpu")
             made.append(Lattice(shell.dims, shell.shape, period, amplitudes_of(c), accuracy=self.accuracy))
         return made
@@ -131,22 +128,22 @@ class Shells:
 
         All coordinates leave out the same share, so that frequencies hardly grow where a spectrum ends.
         """
-
         k = len(tails)
         share = max([allowed / k] + [_beyond(tail, m) for tail, m in zip(tails, highest, strict=True)])
         # One lattice more at the least.
         share = min(share, max(_beyond(tail, m) for tail, m in zip(tails, box.m, strict=True)) / self.growth)
         last = [max(m, int((tail > share).sum())) for m, tail in zip(box.m, tails, strict=True)]
         gains = [(b + 0.5) / (m + 0.5) for m, b in zip(box.m, last, strict=True)]
-        # Logarithms of how much frequencies grow in all, and up to the second lattice: means over coordinates.
+        # How much frequencies grow in all, to the second lattice, and from each to the next: logarithms, and geometric
+        # means over the coordinates.
         total = sum(map(math.log, gains)) / k
-        period = math.prod(p / (side or p) for p, side in zip(box.period, box.side, strict=True)) ** (1 / k)
         steps = 0.5 * (self.first_modes * box.num_modes) ** (1 / k)  # of the second lattice, on each side of zero
         largest = max(2.0, steps / self.inside)
-        first = math.log(min(largest, max(2.0, self.first_modes ** (1 / k) * period / self.period)))
-        growth = math.log(min(largest, self.growth))
-        further = max(0, math.ceil((total - first) / growth - 0.25))
-        ends = [total - i * (total - first) / max(1, further) for i in range(further + 1)][::-1]
+        periods = math.prod(p / (side or p) for p, side in zip(box.period, box.side, strict=True))
+        second = math.log(min(largest, max(2.0, (self.first_modes * periods) ** (1 / k) / self.period)))
+        further = math.log(min(largest, self.growth))
+        count = max(0, math.ceil((total - second) / further - 0.25))
+        ends = [total - i * (total - second) / max(1, count) for i in reversed(range(count + 1))]
         return [[gain ** (end / total) for gain in gains] for end in ends]
 
 
@@ -167,10 +164,6 @@ def _beyond(tail: Tensor, m: float) -> float:
     return float(tail[int(m)]) if m < len(tail) else 0.0
 
 
-def _in_steps(box: Box, edges: list[float]) -> list[float]:
-    return [edge * p / (2 * math.pi) - 0.5 for edge, p in zip(edges, box.period, strict=True)]
-
-
 def _effective_modes(c: Tensor) -> list[float]:
     """Along each coordinate, how many modes share the variance: (sum p)^2 / sum p^2."""
     marginals = [c.sum([other for other in range(c.ndim) if other != axis]) for axis in range(c.ndim)]
@@ -183,12 +176,10 @@ def _shell(box: Box, edges: list[float], modes: list[float], least: list[float],
     The modes of neighbouring coordinates have the ratio `ratio`, and so have the periods where edges are equal: the
     root of the golden ratio, which fractions of small numbers are furthest from.
     """
-    middle = (len(modes) - 1) / 2
+    modes = [m * ratio ** (axis - (len(modes) - 1) / 2) for axis, m in enumerate(modes)]
     periods = tuple(
-        p if fixed else min(p, max(2 * math.pi * m * ratio ** (axis - middle) / edge, shortest))
-        for axis, (p, fixed, m, edge, shortest) in enumerate(
-            zip(box.period, box.fixed, modes, edges, least, strict=True)
-        )
+        p if fixed else min(p, max(2 * math.pi * m / edge, shortest))
+        for p, fixed, m, edge, shortest in zip(box.period, box.fixed, modes, edges, least, strict=True)
     )
     m = tuple(math.ceil(edge * p / (2 * math.pi) - 0.5) for edge, p in zip(edges, periods, strict=True))
     return replace(box, period=periods, m=m)
@@ -228,9 +219,8 @@ def _coefficients(shell: Box, input_dim: int) -> Tensor:
         mine = [axis for axis, i in enumerate(shell.dims) if i in term.active_dims(input_dim)]
         part = replace(shell.along(mine), side=(0.0,) * len(mine))
         c = by_density(term, part, input_dim, whole=False)
-        if c is None:  # a transform adds what lies beyond its modes to them: of thrice as many, most to the others
-            c = by_transform(term, True, replace(part, m=tuple(3 * m for m in part.m)), input_dim).clamp_min(0)
-            c = c[tuple(slice(2 * m, 4 * m + 1) for m in part.m)]
+        if c is None:
+            c = by_longer_transform(term, True, part, input_dim, times=3)
         total = total + term.variance.cpu() * on_box(c, mine, shell)
     return total
 
@@ -288,8 +278,8 @@ def values_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
     return f[:, 0] if tasks is None else f[:, tasks, torch.arange(len(X), device=X.device)]
 
 
-def variances_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None, block: int = 1 << 23) -> Tensor:
-    """Of a tail at data about its origin, `[n]`: the mean over its bases; so many numbers in memory at a time."""
+def variances_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
+    """Variances of a tail at data, `[n]`."""
     total = torch.zeros_like(X[:, 0])
     for basis, root in zip(tail.features.bases, tail.features.roots, strict=True):
         power = basis.amplitudes.double().square().sum()
