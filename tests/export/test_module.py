@@ -307,8 +307,54 @@ def on_a_sphere():
     return matheron.draw_prior(k.RBF(0.5), 2, input_dim=3, features=features, seed=0)
 
 
+def exponential(x, z, rate):
+    return (-(x[:, None] - z).abs().sum(-1) * rate).exp()
+
+
+def cauchy_waves(num_features, generator, rate):
+    theta = rate * torch.empty(1, num_features, dtype=DOUBLE).cauchy_(generator=generator)
+    return lambda x: torch.cat([(x @ theta).cos(), (x @ theta).sin()], dim=1) / num_features**0.5
+
+
+def by_code():
+    """Functions under kernels, and with features, by code of one's own."""
+    network = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)).double()
+    kernels = {
+        "a class": 2.0 * Own() * k.RBF(0.5) + k.Matern(1.5, 0.4),
+        "a feature map": k.from_features(network) * k.RBF(0.7).on(0) + k.Constant(1.0),
+        "two functions": k.from_callables(exponential, cauchy_waves, rate=2.0).on(0),
+        "coupled outputs": k.Coregional(Own().on(1), [[1.0, 0.5], [0.5, 1.0]]),
+        "fidelities": k.RBF(0.3).on(0)
+        + k.LinearTruncated(1.0).on(1) * k.RBF(0.2).on(0)
+        + k.Downsampling(1.0, 0.5).on(1),
+    }
+    X = points(9, 2)
+    for name, kernel in kernels.items():
+        y = X[:, 0] if kernel.num_outputs == 1 else X
+        gp = matheron.ExactGP(kernel, X, y, 1e-2)
+        yield name, matheron.draw(gp, 4, num_features=64, paths_per_basis=2, seed=0)
+
+
+def test_code_of_ones_own_travels_in_modules_and_graphs_and_no_file_of_numbers_holds_it(tmp_path):
+    for _, functions in by_code():
+        module = functions.to_module()
+        assert_same(functions, module)
+        x = points(7, 2)
+        functions.export(tmp_path / "f.pt2")
+        graph = torch.export.load(tmp_path / "f.pt2").module()
+        torch.testing.assert_close(graph(x), functions(x), rtol=1e-12, atol=1e-12)
+        with pytest.raises(
+            TypeError, match=r"no \.safetensors file holds .* code of .* own; write an \.onnx or a \.pt2"
+        ):
+            functions.export(tmp_path / "f.safetensors")
+
+
 REFUSED = {
-    "own features": ("MappedBasis: .* cannot travel; draw with", lambda: matheron.draw(model(Own()), 2, seed=0)),
+    "fingerprints": ("cannot travel", lambda: matheron.draw(model(k.Tanimoto()), 2, seed=0)),
+    "slopes under a kernel of one's own": (
+        "Own: slopes under kernels of your own do not travel; give the paths differences",
+        lambda: drawn(Own()).condition_on(observe.derivative([[0.5]], 0), [1.0], noise=0.1),
+    ),
     "a subclass": ("NotQuiteRBF: .* cannot travel; kernels that do are RBF", lambda: drawn(NotQuiteRBF(0.3))),
     "a Bessel function": (r"Matern\(nu=0.8\): .* expected nu = 1/2", lambda: drawn(k.Matern(0.8, 0.3))),
     "a mean": (

@@ -260,7 +260,7 @@ def phases_at(x: Tensor, theta: Tensor, tau: Tensor | None = None) -> Tensor:
         x = x.expand(theta.shape[0], -1, -1)
         return x @ theta.mT if tau is None else torch.baddbmm(tau[:, None], x, theta.mT)
     flat, shape = x.reshape(-1, x.shape[-1]), (*x.shape[:-1], theta.shape[1])
-    if torch.is_grad_enabled() or transformed():
+    if torch.is_grad_enabled() or transformed() or torch.compiler.is_compiling():
         P = flat @ theta[0].mT if tau is None else torch.addmm(tau[0], flat, theta[0].mT)
     else:
         out = empty((len(flat), theta.shape[1]), x)

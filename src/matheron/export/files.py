@@ -19,7 +19,7 @@ from torch import nn
 from ..core.extras import missing_extra
 from ..core.value import Value
 from .flatten import to_module
-from .module import CalledModule, FunctionModule, PartModule
+from .module import CalledModule, FeaturesModule, FunctionModule, OwnFactorModule, PartModule
 
 if TYPE_CHECKING:
     from ..core.value import Json
@@ -103,10 +103,19 @@ _NUMBERS = ("Parts", "Affine", "BoxCox", "Chain", "Exp", "Inverse", "Kumaraswamy
 _NUMBERS += ("SignedExp", "YeoJohnson")
 
 
+_BY_CODE = {
+    CalledModule: "a function of values",
+    FeaturesModule: "features by code of their own",
+    OwnFactorModule: "a kernel by code of its own",
+}
+
+
 def _write_numbers(module: FunctionModule, path: Path, points: GraphPoints) -> None:
     for part in module.modules():
-        if isinstance(part, CalledModule) or (isinstance(part, Value) and type(part).__name__ not in _NUMBERS):
-            name = "a function of values" if isinstance(part, CalledModule) else type(part).__name__
+        if isinstance(part, CalledModule | FeaturesModule | OwnFactorModule) or (
+            isinstance(part, Value) and type(part).__name__ not in _NUMBERS
+        ):
+            name = _BY_CODE.get(type(part), type(part).__name__)
             raise TypeError(
                 f"export: no .safetensors file holds {name}; write an .onnx or a .pt2 file, which holds its graph"
             )

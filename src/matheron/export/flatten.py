@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,8 @@ from ..evaluate import (
     Record,
     WeightedSum,
 )
-from ..kernels import Kernel
+from ..features.own import MappedBasis
+from ..kernels import Kernel, own
 from ..kernels.averaged import Averaged
 from ..kernels.spatial import rotation
 from ..lattice.basis import Lattice
@@ -291,6 +292,14 @@ def _(basis: Products, term: WeightedSum) -> list[module.TermModule | Tensor]:
     return [module.ProductsModule(weights, basis.projections, *cosines, *where)]
 
 
+@of_basis.of(MappedBasis)
+def _(basis: MappedBasis, term: WeightedSum) -> list[module.TermModule | Tensor]:
+    """Features by code of one's own, which torch can trace, or says why not."""
+    weights, *where = _arranged(term)
+    origin = _origin(term) - basis.origin  # maps take whole points
+    return [module.FeaturesModule(weights, origin, [phi.owned() for phi in basis.maps], *where)]
+
+
 @of_basis.of(Lattice)
 def _(basis: Lattice, term: WeightedSum) -> list[module.TermModule | Tensor]:
     """Its modes as waves, with frequencies in float64: a mode multiplies the errors of phases."""
@@ -317,14 +326,19 @@ def _(basis: Canonical, term: WeightedSum) -> list[module.TermModule | Tensor]:
     Z = basis.centres
     for product in products(basis.kernel, Z.shape[1]):
         W = term.weights * product.scale.to(term.weights)  # [s, t, c]
-        factors = [_factor(shape, Z) for shape in _merged(product.factors)]
+        factors = [
+            _own_factor(shape, Z) if isinstance(shape, OwnShape) else _factor(shape, Z)
+            for shape in _merged(product.factors)
+        ]
         parts.append(module.CentredModule(W, factors) if factors else W.sum(-1))
     return parts
 
 
 def _origin(term: WeightedSum) -> Tensor:
     if term.origin is None:
-        return term.weights.new_zeros(term.basis.frequencies.shape[-1])
+        basis = term.basis
+        d = len(basis.origin) if isinstance(basis, MappedBasis) else basis.frequencies.shape[-1]
+        return term.weights.new_zeros(d)
     return term.origin
 
 
@@ -370,20 +384,49 @@ class KernelProduct:
     """scale times a product of factors."""
 
     scale: Tensor
-    factors: list[ProfileShape] = field(default_factory=list)
+    factors: list[Shape] = field(default_factory=list)
 
     def __mul__(self, other: KernelProduct) -> KernelProduct:
         return KernelProduct(self.scale * other.scale, [*self.factors, *other.factors])
 
 
+@dataclass
+class OwnShape:
+    """A factor by code of one's own, of points M x: M `[e, d]`, None for the identity."""
+
+    kernel: Kernel
+    M: Tensor | None = None
+    profile: ClassVar[str] = "own"
+
+    def moved(self, M: Tensor) -> OwnShape:
+        """The factor of points x of which M x, `[e, d]`, are those of this one."""
+        return OwnShape(self.kernel, M if self.M is None else self.M @ M)
+
+
+Shape = ProfileShape | OwnShape
+
+
 @Rules
 def products(kernel: Kernel, d: int) -> list[KernelProduct]:
     """The kernel of points in d dimensions as a sum of products, in float64."""
+    writer = next(kind for kind in type(kernel).__mro__ if "forward" in vars(kind))
+    if not writer.__module__.startswith("matheron."):  # code of one's own, which torch can trace, or says why not
+        return _by_its_code(kernel, d)
     raise TypeError(
         f"{type(kernel).__name__}: its covariance is computed by code of its own, which cannot travel; kernels that do "
         "are RBF, Matern with nu = 1/2, 3/2, ..., RationalQuadratic, Spherical, Periodic, Cosine, SpectralMixture, "
-        "Categorical, Linear, Polynomial and Constant, with their sums, products, .on(dims) and Rotated"
+        "Categorical, Linear, Polynomial and Constant, with their sums, products, .on(dims) and Rotated; and kernels "
+        "of your own that have a `forward` of their own"
     )
+
+
+@products.of(own.FeatureKernel)
+@products.of(own.CallableKernel)
+@products.of(kernels.Downsampling)
+@products.of(kernels.ExponentialDecay)
+@products.of(kernels.LinearTruncated)
+def _by_its_code(kernel: Kernel, d: int) -> list[KernelProduct]:
+    return [KernelProduct(torch.ones((), dtype=torch.float64, device="cpu"), [OwnShape(kernel)])]
 
 
 @products.of(Averaged)
@@ -543,9 +586,9 @@ def _polynomial(p: int) -> tuple[float, ...]:
     return tuple(f(p) / f(2 * p) * f(2 * p - j) / (f(p - j) * f(j)) * 2**j for j in range(p + 1))
 
 
-def _merged(shapes: list[ProfileShape]) -> list[ProfileShape]:
+def _merged(shapes: list[Shape]) -> list[Shape]:
     """The same product with one RBF: exponents add, so that embeddings go side by side."""
-    normal = [shape for shape in shapes if shape.profile == "rbf"]
+    normal = [shape for shape in shapes if isinstance(shape, ProfileShape) and shape.profile == "rbf"]
     if len(normal) < 2:
         return shapes
     A, B, r = (torch.cat([getattr(shape, name) for shape in normal]) for name in ("A", "B", "r"))
@@ -563,8 +606,18 @@ def _factor(shape: ProfileShape, Z: Tensor) -> module.FactorModule:
     return module.FactorModule(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
 
 
-def _slopes_factor(shape: ProfileShape, basis: CanonicalSlopes) -> module.SlopesFactorModule:
+def _own_factor(shape: OwnShape, Z: Tensor) -> module.OwnFactorModule:
+    M = None if shape.M is None else shape.M.to(Z)
+    return module.OwnFactorModule(shape.kernel.to(Z.dtype).owned(), M, Z if M is None else Z @ M.mT)
+
+
+def _slopes_factor(shape: Shape, basis: CanonicalSlopes) -> module.SlopesFactorModule:
     """A factor with its centres, differentiated along the directions of a basis of slopes."""
+    if isinstance(shape, OwnShape):
+        raise TypeError(
+            f"{type(shape.kernel).__name__}: slopes under kernels of your own do not travel; give the paths "
+            "differences of values in place of slopes, observe.combine(points, weights)"
+        )
     plain, directions = _factor(shape, basis.centres), basis.directions.unbind(1)
     embedding = plain.linear, plain.frequencies, plain.sizes
     z, sets = basis.centres - plain.origin, range(1 << len(directions))

@@ -129,12 +129,33 @@ class ProductsModule(TermModule):
         return Phi
 
 
+class FeaturesModule(TermModule):
+    """phi(z - origin) of maps by code of their own, one for each version."""
+
+    def __init__(
+        self,
+        weights: Tensor,
+        origin: Tensor,
+        maps: Sequence[nn.Module],
+        members: Tensor | None = None,
+        place: Tensor | None = None,
+    ) -> None:
+        super().__init__(weights=weights, origin=origin, members=members, place=place)
+        self.maps = nn.ModuleList(maps)
+
+    def features(self, z: Tensor) -> Tensor:
+        z = z - self.origin
+        if len(self.maps) == 1:
+            return self.maps[0](z.reshape(-1, z.shape[-1]))[None]
+        return torch.stack([phi(at) for phi, at in zip(self.maps, z.expand(len(self.maps), -1, -1), strict=True)])
+
+
 class CentredModule(TermModule):
     """k(z, z_j) of a kernel that is a product of `factors`, at c centres: weights `[1, s, t, c]`."""
 
     members = place = None
 
-    def __init__(self, weights: Tensor, factors: Sequence[FactorModule]) -> None:
+    def __init__(self, weights: Tensor, factors: Sequence[nn.Module]) -> None:
         super().__init__(weights=weights[None])
         self.factors = nn.ModuleList(factors)
 
@@ -187,6 +208,17 @@ class FactorModule(PartModule):
         return radial(self.profile, self.numbers, _squared_distance(E, self.centres))
 
 
+class OwnFactorModule(PartModule):
+    """k(M z, c_j) of a kernel by its own code."""
+
+    def __init__(self, kernel: nn.Module, M: Tensor | None, centres: Tensor) -> None:
+        super().__init__(M=M, centres=centres)
+        self.kernel = kernel
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.kernel.forward(z if self.M is None else z @ self.M.mT, self.centres)  # without checks of points
+
+
 class SlopesModule(TermModule):
     """Derivatives of k(z, z_j) along directions in z_j, and in z, of a kernel that is a product of `factors`.
 
@@ -201,6 +233,7 @@ class SlopesModule(TermModule):
         self.factors = nn.ModuleList(factors)
 
     def features(self, z: Tensor) -> Tensor:
+        first: list[Any]
         first, *others = [factor(z) for factor in self.factors]
         for other in others:
             first = [sum(first[a] * other[s ^ a] for a in _subsets(s)) for s in range(len(first))]

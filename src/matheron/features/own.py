@@ -198,7 +198,7 @@ class SampledProducts(Value):
         return SampledProducts(list(self.maps), self.columns[:, index], self.weights[index], self.origin, waves)
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.weights.expand(len(x), -1)
+        features = self.weights.expand(x.shape[0], -1)
         if self.waves is not None:
             features = features * self.waves.values((x - self.origin)[None])[0] * self.waves.scales()
         for phi, columns in zip(self.maps, self.columns, strict=True):

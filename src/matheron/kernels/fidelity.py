@@ -134,7 +134,7 @@ class DownsamplingFeatures(Value):
         return (1 - x) ** (1 + self.power)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.offset.sqrt().expand(len(x), 1), self.away(x)], dim=-1)
+        return torch.cat([self.offset.sqrt().expand(x.shape[0], 1), self.away(x)], dim=-1)
 
 
 class ExponentialDecay(Kernel):

@@ -169,7 +169,7 @@ class MapOf(Value):
 
     def forward(self, x: Tensor) -> Tensor:
         Phi = self.phi(x, **self._buffers)
-        if not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != len(x):
+        if not isinstance(Phi, Tensor) or Phi.ndim != 2 or Phi.shape[0] != x.shape[0]:
             got = list(Phi.shape) if isinstance(Phi, Tensor) else type(Phi).__name__
             raise ValueError(
                 f"phi: expected a map from points [n, d] to features [n, c], got {got} for points {list(x.shape)}"
