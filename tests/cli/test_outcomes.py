@@ -71,6 +71,19 @@ def test_each_likelihood_gives_functions_in_its_own_range(table, tmp_path, targe
     assert mean[:half].mean() > mean[half:].mean()
 
 
+def test_minimize_looks_for_low_rates_and_high_probabilities(table, tmp_path):
+    """Rates are least where sin(x) is, at 4.71, and probabilities are largest where it is largest, at 1.57."""
+    out = tmp_path / "next.csv"
+    counts = ["--target", "count", "--inputs", "x", "--likelihood", "poisson", "--exposure", "area"]
+    said = json.loads(run("minimize", table, *counts, "--points", 8, "--out", out, "--json").output)
+    frame, given = pd.read_csv(out), pd.read_csv(table)
+    assert abs(frame.x.median() - 4.71) < 0.7 and (frame.count_mean > 0).all() and (frame.count_sd > 0).all()
+    assert said["best"]["count"] == (given["count"] / given.area).min()
+    run("minimize", table, "--target", "seen", "--inputs", "x", "--likelihood", "bernoulli", "--maximize", "--out", out)
+    found = pd.read_csv(out)
+    assert abs(found.x.median() - 1.57) < 1.0 and found.seen_mean.between(0.5, 1.0).all()
+
+
 def test_a_field_is_of_rates(tmp_path):
     xarray = pytest.importorskip("xarray")
     g = np.random.default_rng(0)

@@ -14,14 +14,17 @@ from .options import (
     DataOption,
     Encode,
     Exclude,
+    Exposure,
     Inputs,
     KernelOption,
+    LikelihoodOption,
     NoiseOption,
     Quiet,
     Rows,
     Seed,
     TableOut,
     Target,
+    Trials,
     Voice,
     check_writable,
 )
@@ -40,6 +43,9 @@ def minimize(
     encode: Encode = None,
     kernel: KernelOption = None,
     noise: NoiseOption = None,
+    likelihood: LikelihoodOption = None,
+    exposure: Exposure = None,
+    trials: Trials = None,
     rows: Rows = ROWS,
     points: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of points to suggest.")] = 4,
     bounds: Annotated[
@@ -61,7 +67,8 @@ def minimize(
     Each point is the minimiser of one function drawn from the posterior. Some points therefore explore, and some
     improve on the best known one. Try them, add the results to the table, and run the command again. Inputs that are
     whole numbers in the table stay whole, unless --bounds has a decimal point, as in a=0.0:10.0. Dates have bounds such
-    as day=2024-03-01:2024-03-31. Columns of --encode take any category that the table has.
+    as day=2024-03-01:2024-03-31. Columns of --encode take any category that the table has. With --likelihood the
+    probability or the rate of the target is minimised.
     """
     import torch
 
@@ -69,6 +76,7 @@ def minimize(
     from ..models.transforms import Round
     from ..tables.encoding import listed, quoted
     from ..tables.files import TableWriter
+    from ..tables.outcomes import OutcomeColumn
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
     from .data import EXACT, check_kernel, deviation, fitted, read_dataset
@@ -79,7 +87,8 @@ def minimize(
     check_kernel(kernel)
     with voice.warnings_in_words():
         lists = {"inputs": listed(inputs), "exclude": listed(exclude), "encode": listed(encode)}
-        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=None, **lists)
+        outcomes = OutcomeColumn.of(likelihood, exposure, trials)
+        dataset = read_dataset(data, target, rows=rows, seed=seed, voice=voice, outcomes=outcomes, **lists)
         if len(dataset.y) < 2:
             raise ValueError(f"{data}: expected at least two rows, got one; evaluate another point first")
         columns = dataset.columns
@@ -97,21 +106,25 @@ def minimize(
         many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
         # the posterior mean and standard deviation at the suggestions
         mean, sd = many.mean(x), deviation(many, gp)(x)
+        if dataset.likelihood is not None:  # of probabilities and rates, which grow with the functions
+            mean, variance = dataset.likelihood.moments(mean, sd.square())
+            sd = variance.sqrt()
     plain = {name: kind for name, kind in kinds.items() if name not in columns.dates}
     table = columns.table(x.numpy()).astype(plain)
     table[f"{target}_mean"], table[f"{target}_sd"] = mean.numpy(), sd.numpy()
-    best = int(dataset.y.argmax() if maximize else dataset.y.argmin())
+    y = dataset.rates
+    best = int(y.argmax() if maximize else y.argmin())
     whole_numbers = {name: kind for name, kind in dataset.kinds.items() if name not in columns.dates}
     row = columns.table(dataset.X[best, None].numpy()).astype(whole_numbers).to_dict("records")[0]
     shown: dict[str | int, Callable[[Any], str]] = {name: str for name in columns.inputs}
-    shown |= {target: _rounded(dataset.y)}
+    shown |= {target: _rounded(y)}
     for name, place in columns.places.items():
         if not columns.coded(name) and name not in columns.dates and kinds.get(name) != "bool":
             shown[name] = _rounded(dataset.X[:, place.start])
         elif name in columns.dates and name in kinds:
             shown[name] = lambda date: str(date.date())
-    value = shown[target](float(dataset.y[best]))
-    voice.say(f"The {'largest' if maximize else 'smallest'} {target} of {len(dataset.y):,}: {value} at")
+    value = shown[target](float(y[best]))
+    voice.say(f"The {'largest' if maximize else 'smallest'} {target} of {len(y):,}: {value} at")
     voice.say("  " + ", ".join(f"{name} = {shown[name](value)}" for name, value in row.items()))
     voice.say("Try next (with what the model expects there):")
     shown |= {f"{target}_mean": shown[target], f"{target}_sd": "{:.6g}".format}
@@ -124,7 +137,7 @@ def minimize(
         with writer:
             writer.write(table)
         voice.say(f"The points are in {out}")
-    best_point = {**row, target: float(dataset.y[best])}
+    best_point = {**row, target: float(y[best])}
     voice.result(
         {
             "best": best_point,
