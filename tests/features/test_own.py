@@ -120,7 +120,7 @@ def test_maps_that_can_be_taken_in_part_are_chosen_by_leverage_and_the_kernel_st
     Phi = paths.prior.features(x)  # [g, n, 24]
     assert_unbiased(Phi @ Phi.mT - 2.0 * K.RBF(0.5)(x, x))
     closed = matheron.draw(given(Closed(), 1e-3), 2, num_features=24, seed=0)
-    assert closed.prior.features.description == "24 features of Closed"
+    assert closed.prior.features.description == "24 plain features of Closed"
 
 
 @pytest.mark.parametrize("where", ["among the data", "far from them"])

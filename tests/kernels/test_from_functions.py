@@ -278,9 +278,9 @@ def test_descriptions_name_the_kernels_whose_features_were_used():
         gp = matheron.ExactGP(kernel, X, randn(30), 1e-4)
         return matheron.draw(gp, 2, num_features=64, seed=0, **settings).prior.features.description
 
-    assert said(of_laplace()) == "64 features of CallableKernel"
+    assert said(of_laplace()) == "64 plain features of CallableKernel"
     assert said(of_laplace() * K.RBF(0.6)) == "64 products with features of CallableKernel by leverage"
-    assert said(of_bumps()) == "6 features of FeatureKernel"
+    assert said(of_bumps()) == "6 plain features of FeatureKernel"
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 40])

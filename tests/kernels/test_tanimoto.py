@@ -70,7 +70,7 @@ def test_draws_have_the_posterior_s_law(kind):
     paths = matheron.draw(gp, 4000, num_features=256, paths_per_basis=8, generator=gen())
     G = torch.linalg.solve(1.5 * formula(X, X) + 0.1 * torch.eye(12), 1.5 * formula(X, x))
     assert_moments(paths(x), G.mT @ y, 1.5 * formula(x, x) - 1.5 * formula(x, X) @ G, basis_error=0.03)
-    assert paths.prior.features.description == "256 features of Tanimoto"
+    assert paths.prior.features.description == "256 plain features of Tanimoto"
     given = paths[:5].condition_on(x[:1], [3.0], noise=0.0)
     torch.testing.assert_close(given(x[:1]), torch.full((5, 1), 3.0).double())
     torch.testing.assert_close(paths.float()(x.float()).double(), paths(x), rtol=1e-4, atol=1e-4)

@@ -123,7 +123,8 @@ def _bases(
         basis, chosen = own_features(term, count, num_bases, origin, generator, data, reference, bound)
         names = [type(kernel.kernel if isinstance(kernel, OnDims) else kernel).__name__ for kernel in term.own]
         product = bool(len(names) > 1 or term.stationary or term.forms)
-        how = f"features of {' and '.join(names)}{' by leverage' * chosen}"
+        how = f"features of {' and '.join(names)}"
+        how = f"{how} by leverage" if chosen else f"plain {how}"
         return [basis], Choice(how, basis.size, products=product), False
     if not term.stationary and not term.forms:
         zero = torch.zeros(1, 1, input_dim, dtype=torch.float64, device="cpu")

@@ -318,8 +318,15 @@ def fourier(
     singles = count if kind == "cosine" else count % 2
     pairs = (count - singles) // 2
     device = term.variance.device  # the kernel's, which need not be the generator's
-    theta, importance = frequencies(term.measure(input_dim), pairs + singles, kind, num_bases, generator, device)
-    amplitude = (2 / count * term.variance * importance).sqrt().expand(theta.shape[:2])  # [g, f]
+    measure, g = term.measure(input_dim), num_bases
+    if kind == "orthogonal":
+        theta, importance = _stratified(measure, pairs + singles, g, generator, device), None
+    else:
+        shape = (g, pairs + singles, measure.num_uniforms)
+        U = (sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
+        theta, importance = measure.frequencies(U), measure.importance(U)
+    variance = term.variance if importance is None else term.variance * importance  # weights of one, with gradients
+    amplitude = (2 / count * variance).sqrt().expand(theta.shape[:2])  # [g, f]
     bases: list[Basis] = []
     if pairs:
         bases.append(Pairs(theta[:, :pairs], amplitude[:, :pairs]))
@@ -327,23 +334,6 @@ def fourier(
         tau = 2 * math.pi * rand((num_bases, singles), generator).to(device)
         bases.append(Cosines(theta[:, pairs:], tau, amplitude[:, pairs:]))
     return bases
-
-
-def frequencies(
-    measure: SpectralMeasure, count: int, kind: str, num_bases: int, generator: torch.Generator, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Frequencies `[g, count, d]`, and weights that are one and carry gradients (see `SpectralMeasure.importance`).
-
-    Uniforms come from the generator's device, and go to the measure's.
-    """
-    if kind == "orthogonal":
-        return _stratified(measure, count, num_bases, generator, device), torch.ones(
-            (), dtype=torch.float64, device="cpu"
-        )
-    shape = (num_bases, count, measure.num_uniforms)
-    U = (sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
-    importance = measure.importance(U)
-    return measure.frequencies(U), torch.ones_like(U[..., :1].sum(-1)) if importance is None else importance
 
 
 def rand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
