@@ -26,8 +26,6 @@ from .core.checks import (
     normals,
     seeded,
 )
-from .core.functionals import Functionals
-from .core.sites import Sites
 from .features import Features, FeatureSpec, feature_spec, make_features, posterior_at, to_come
 from .kernels import Kernel
 from .kernels.base import as_kernel
@@ -184,11 +182,7 @@ def _draw_one(
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
         solver = Cholesky()  # whose factor q(u) is in terms of
-    if isinstance(sites, Functionals) and not solver.for_centres:
-        raise ValueError(
-            'solver="lattice" solves for values, and this model observes functionals; use solver="cholesky" or "cg"'
-        )
-    if isinstance(sites, Sites) and (spec.domain is not None or not solver.for_centres):
+    if spec.domain is not None or not solver.for_centres:
         on_lattice = drawn_on_lattice(gp, s, spec, solver, detach, generator)
         if on_lattice is not None:
             return on_lattice

@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
 from ..features import LARGEST_DIM
 from ..kernels.base import Term
 
@@ -39,6 +42,16 @@ class Box:
     @property
     def variance(self) -> float:
         return sum(float(t.variance.detach()) for t in self.terms)
+
+    def frequencies(self, input_dim: int) -> Tensor:
+        """Those of all modes, `[c, d]`."""
+        axes = [
+            torch.arange(-m, m + 1, dtype=torch.float64, device="cpu") * (2 * math.pi / p)
+            for m, p in zip(self.m, self.period, strict=True)
+        ]
+        theta = torch.zeros(self.num_modes, input_dim, dtype=torch.float64, device="cpu")
+        theta[:, list(self.dims)] = torch.cartesian_prod(*axes).reshape(-1, len(axes))
+        return theta
 
     def along(self, axes: Sequence[int]) -> Box:
         """This box in some of its coordinates alone."""

@@ -67,13 +67,7 @@ def by_density(term: Term, box: Box, input_dim: int, whole: bool, images: int = 
     measure = term.measure(input_dim)
     if getattr(measure, "density_dims", None) != list(box.dims):
         return None
-    axes = [
-        torch.arange(-m, m + 1, dtype=torch.float64, device="cpu") * (2 * math.pi / p)
-        for m, p in zip(box.m, box.period, strict=True)
-    ]
-    theta = torch.zeros(box.num_modes, input_dim, dtype=torch.float64, device="cpu")
-    theta[:, list(box.dims)] = torch.cartesian_prod(*axes).reshape(-1, len(axes))
-    density = measure.density(theta)
+    density = measure.density(box.frequencies(input_dim))
     if density is None or not bool(torch.isfinite(density.detach()).all()):
         return None
     c = (density * math.prod(2 * math.pi / p for p in box.period)).reshape(box.shape)

@@ -16,6 +16,7 @@ from ..models.streamed import StreamedGP
 from ..paths import ExactUpdate, Paths, prior_on
 from ..solvers import Auto, Cholesky, FactoredPosterior, Solver
 from ..solvers.operator import KernelOperator
+from .kinds import TooManyKinds, located
 from .series import NoJointLattice
 from .system import LARGEST_INFORMATION, Joint, largest_dense, rows_of
 from .update import LARGEST_MEAN_ERROR, Conditioning, FourierLattice, given_on_lattice, warn_of_misfit
@@ -24,6 +25,10 @@ _NO_LATTICE = (
     "a solve on a lattice needs a kernel whose stationary terms, of up to 3 dimensions, fit on one lattice, and whose "
     "others are constant, linear, polynomial or periodic; products of stationary and linear kernels have no series; "
     'got {kernel!r} ({why}); use an ExactGP with solver="cholesky" or "cg"'
+)
+_TOO_MANY_KINDS = (
+    'solver="lattice": {why}, such as values, gradients and averages over boxes of equal size are; use solver="cg" or '
+    '"cholesky"'
 )
 
 
@@ -36,7 +41,7 @@ def drawn_on_lattice(
     """
     asked = isinstance(solver, FourierLattice)
     # Fewer are solved for densely, with the exact kernel: to size a lattice is what costs (benchmarks/lattice.py).
-    enough = isinstance(gp, ExactGP) and gp.num_data >= (500 if gp.centres.shape[1] == 1 else 1000)
+    enough = isinstance(gp, ExactGP) and len(gp.sites) >= (500 if gp.sites.points.shape[1] == 1 else 1000)
     if not asked and not (isinstance(solver, Auto) and enough):
         return None
     if not (_fits(spec, detach) and isinstance(gp, ExactGP) and bool((gp.noise > 0).all())):
@@ -47,20 +52,26 @@ def drawn_on_lattice(
             )
         return None
     with torch.no_grad():
-        X, kernel = gp.train_inputs, gp.kernel.to(gp.train_inputs.device, gp.train_inputs.dtype)
-        largest = None if asked else largest_worthwhile(len(X), s, X.shape[1], gp.num_outputs)
+        X, kernel, n = gp.sites.points, gp.kernel.to(gp.sites.points.device, gp.sites.points.dtype), len(gp.sites)
         try:  # before any factor: none is needed
+            kinds, _, channels, scale = located(gp.sites, gp.num_outputs)
+            noise = gp.noise if scale is None else gp.noise.double() / scale.square()
+            num_channels = gp.num_outputs * (1 if kinds is None else 1 + len(kinds))
+            largest = None if asked else largest_worthwhile(n, s, X.shape[1], num_channels)
             given = FactoredPosterior(gp.kernel, gp.sites, gp.noise, None)
             on_one = replace(spec, joint=True, largest_lattice=largest)
             features = make_features(gp.kernel, on_one, generator, posterior=given, like=X)  # of which none is random
             joint, why = Joint.of(features, gp.kernel), features.description
-        except NoJointLattice as reason:
+        except (NoJointLattice, TooManyKinds) as reason:
+            if asked and isinstance(reason, TooManyKinds):
+                raise ValueError(_TOO_MANY_KINDS.format(why=reason)) from None
             features, joint, why = None, None, reason
         if features is None or joint is None:
             if asked:
                 raise ValueError(_NO_LATTICE.format(kernel=gp.kernel, why=why))
             return None
-        if not (asked or can_be_solved(joint, gp.noise, gp.tasks)):
+        joint = joint.with_kinds(kinds)
+        if not (asked or can_be_solved(joint, noise, channels)):
             return None
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         conditioning = Conditioning(joint, kernel, gp.mean, features.origin, settings)
@@ -71,28 +82,28 @@ def drawn_on_lattice(
         )
         if dense and conditioning.mean_error(spec.tolerance) > LARGEST_MEAN_ERROR:
             return None
-        prior = prior_on(features, spec.basis_index(features), gp.num_outputs, X, generator, len(X))
+        prior = prior_on(features, spec.basis_index(features), gp.num_outputs, X, generator, n)
         conditioning.add_noise(data, s, generator)
         prior, update = conditioning.paths(prior)
         warn_of_misfit(update, spec.tolerance, stacklevel=7)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
 
 
-def largest_worthwhile(n: int, s: int, d: int, t: int, operations: int = 8000) -> int:
+def largest_worthwhile(n: int, s: int, d: int, num_channels: int, operations: int = 8000) -> int:
     """Modes beyond which a lattice takes longer than a dense solve: covariances, the factor, and right-hand sides.
 
     `operations` are those of a solve for each number of its transforms and each path, in those of a dense solve
     (benchmarks/lattice.py).
     """
     dense = 150 * n**2 + n**3 / 3 + 4 * n**2 * s
-    return int(dense / (operations * (s + 1) * 2**d * t))
+    return int(dense / (operations * (s + 1) * 2**d * num_channels))
 
 
-def can_be_solved(basis: Joint, noise: Tensor, tasks: Tensor | None) -> bool:
+def can_be_solved(basis: Joint, noise: Tensor, channels: Tensor | None) -> bool:
     """Whether rounding allows a lattice for data of this noise, and they are more than the weights they determine: of
     fewer, a dense factor is made in any case."""
     precision = 1 / noise.double()
-    information = basis.information([float(precision[mine].sum()) for mine in rows_of(tasks, basis.num_outputs)])
+    information = basis.information([float(precision[mine].sum()) for mine in rows_of(channels, basis.num_channels)])
     determined = min(largest_dense(noise.device), int((information > 0.1).sum()))
     return float(information.max()) <= 0.1 * LARGEST_INFORMATION and len(noise) > determined
 

@@ -18,7 +18,8 @@ from ..kernels import Kernel
 from ..kernels.base import Term
 from ..solvers import FactoredPosterior
 from .basis import Lattice, same_modes
-from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, grouped, lattices, with_series
+from .kinds import scale_of_functionals
+from .series import LARGEST_ERROR, LatticeBlock, Modes, NoJointLattice, Seen, grouped, lattices, with_series
 from .system import LARGEST_BESIDE
 from .tail import Shells
 
@@ -73,7 +74,8 @@ class LatticePlanner:
         kind, d = spec.kind, len(origin)
         if kind not in ("auto", *LATTICE_KINDS):
             return None
-        if posterior is not None and isinstance(posterior.sites, Functionals):  # modes are counted for values
+        # Modes are counted for functionals where they are also solved for on the lattice.
+        if posterior is not None and isinstance(posterior.sites, Functionals) and not spec.joint:
             return None
         terms = relevant_terms(kernel, d)
         if kind in LATTICE_KINDS and any(t.stationary and t.forms for t in terms):
@@ -128,7 +130,7 @@ class LatticePlanner:
             one = Modes(one.largest, within(self.fine, self.fine_memory), self.looser)
         elif tailed:
             several = several._replace(first=within(most // 4, int(self.memory / self.plane.total)))
-        needed = _needed(spec, posterior, input_dim)
+        needed, seen = _needed(kernel, spec, posterior, input_dim)
         if needed is None:
             needed = self.unknown_share * sum(size_of(t, domain) for t in left if t.stationary)
         tolerance = spec.tolerance / 2 if input_dim == 1 else spec.tolerance
@@ -148,6 +150,7 @@ class LatticePlanner:
             joint=spec.joint,
             refused=spec.largest_lattice,
             tailed=tailed,
+            seen=seen,
         )
         return made, rest + discrete
 
@@ -165,17 +168,26 @@ def _repeats(term: Term, input_dim: int, count: int) -> bool:
 PLANNER = LatticePlanner()
 
 
-def _needed(spec: FeatureSpec, posterior: FactoredPosterior | None, input_dim: int) -> float | None:
-    """A typical posterior variance between the data, which the modes are to resolve; None where there are no data."""
+def _needed(
+    kernel: Kernel, spec: FeatureSpec, posterior: FactoredPosterior | None, input_dim: int
+) -> tuple[float | None, Seen | None]:
+    """A typical posterior variance between the data, which the modes are to resolve; None where there are no data.
+
+    With functionals, also how many times more a frequency counts than for values: the kinds of data other than values
+    have posterior variances of their own, of which no more may be missing than of the values'.
+    """
     if posterior is None:
-        return None
+        return None, None
     # In one dimension modes for clusters of data, too, are few.
-    sites, one = posterior.sites, input_dim == 1
-    scale = posterior_scale(posterior.kernel, sites.points.detach(), posterior.noise, at_data=spec.joint or one)
+    sites, one, seen = posterior.sites, input_dim == 1, None
+    if isinstance(sites, Functionals):
+        scale, seen = scale_of_functionals(posterior.kernel, sites, posterior.noise)
+    else:
+        scale = posterior_scale(posterior.kernel, sites.points.detach(), posterior.noise, at_data=spec.joint or one)
     # When the data are also solved for on the lattice, the truncation error enters both terms and cancels to first
     # order; a ten times larger tolerance gives the same error in the variance (below 1e-3, benchmarks/lattice.py). In
     # one dimension the mean in the gaps between clusters of data needs as many modes as without.
-    return scale * (10 if spec.joint and not one else 1)
+    return scale * (10 if spec.joint and not one else 1), seen
 
 
 def _choice(basis: Lattice) -> Choice:

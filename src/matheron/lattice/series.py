@@ -7,9 +7,9 @@ box. Terms share a box, and their coefficients add, where that costs few modes m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,6 +28,10 @@ LARGEST_ERROR = 0.2
 
 class NoJointLattice(ValueError):
     """A kernel is not on one lattice of few enough modes, with explicit functions beside it."""
+
+
+# How many times the variance of frequencies `[m, d]` counts: 1 where values alone are observed.
+Seen: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class Modes(NamedTuple):
@@ -72,6 +76,7 @@ def lattices(
     joint: bool = False,
     refused: int | None = None,
     tailed: bool = False,
+    seen: Seen | None = None,
 ) -> tuple[list[LatticeBlock], list[Term]]:
     """Lattices of the stationary terms, with their couplings; and the terms that have none.
 
@@ -88,6 +93,7 @@ def lattices(
         refused: more modes than this are a `NoJointLattice`, before they are made.
         tailed: whether there are other features: in several dimensions for what lies beyond the modes, where that is
             more than `left_out`; in one for all of a term of which too much does.
+        seen: how many times the variance of each frequency counts in `left_out`.
     """
     fit = with_series(terms)
     rest = [t for t in terms if not any(t is other for other in fit)]
@@ -98,7 +104,7 @@ def lattices(
         for term in fit:
             share = left_out / len(fit) / scale_of(term)
             modes = one if len(term.active_dims(input_dim)) == 1 else several
-            box = sized_box(term, input_dim, domain, left_out=share, images=images, modes=modes)
+            box = sized_box(term, input_dim, domain, left_out=share, images=images, modes=modes, seen=seen)
             if box is None:
                 failed.append(term)
             else:
@@ -164,10 +170,18 @@ def scale_of(term: Term) -> float:
 
 
 def sized_box(
-    term: Term, input_dim: int, domain: Tensor | None, *, left_out: float, images: float, modes: Modes
+    term: Term,
+    input_dim: int,
+    domain: Tensor | None,
+    *,
+    left_out: float,
+    images: float,
+    modes: Modes,
+    seen: Seen | None = None,
 ) -> Box | None:
     """The box of one term: images (or what a cut-off cannot represent) err by a share `images` of its variance, and
-    `left_out` of variance at the most lies beyond the modes, unless these would be too many.
+    `left_out` of variance at the most, weighted by what is `seen` of each frequency, lies beyond the modes, unless
+    these would be too many.
 
     None where the term has no series: too many coordinates, no domain, periods that no box holds.
     """
@@ -184,11 +198,11 @@ def sized_box(
     best = None
     # Where modes are too few for the accuracy asked, a smaller box leaves more of them for the high frequencies.
     for tolerance in [images] + [t for t in (1e-2, 3e-2, 1e-1) if t > images]:
-        box = _with_period(empty, input_dim, tolerance, negative=max(share, 1e-4 * (tolerance > images)))
+        box = _with_period(empty, input_dim, tolerance, max(share, 1e-4 * (tolerance > images)), seen)
         if box is None:
             continue
         longest = min(8 * modes.largest, {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}[len(dims)])
-        tails = tails_along(box, input_dim, range(len(dims)), share, longest)
+        tails = _seen_along(box, input_dim, share, longest, seen)
         box = _with_modes(box, tails, share, modes)
         # Both as shares of the posterior variance, of which `left_out` is a share `images`: an image's was
         # measured, in one to three dimensions.
@@ -200,7 +214,7 @@ def sized_box(
     return None if best is None else best[0]
 
 
-def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) -> Box | None:
+def _with_period(box: Box, input_dim: int, tolerance: float, negative: float, seen: Seen | None) -> Box | None:
     """The smallest of the boxes that a kernel's images and cut-offs ask for.
 
     Images are smooth between points of the domain, and data see through them. The coefficients of a kernel that is cut
@@ -227,15 +241,16 @@ def _with_period(box: Box, input_dim: int, tolerance: float, negative: float) ->
         if math.prod(period) >= math.prod(plain):
             break
         trial = replace(box, cut_off=(True,), period=tuple(period), m=(n // 2,) * len(period))
-        if _negative(trial, input_dim) <= negative:
+        if _negative(trial, input_dim, seen) <= negative:
             return replace(trial, m=())
     return None if math.inf in plain else replace(box, period=tuple(plain))
 
 
-def _negative(box: Box, input_dim: int) -> float:
-    """The sum of the negative coefficients of a kernel cut off by a box."""
+def _negative(box: Box, input_dim: int, seen: Seen | None) -> float:
+    """The sum of the negative coefficients of a kernel cut off by a box, weighted by what is seen of them."""
     with torch.no_grad():
-        return float(-by_transform(box.terms[0], True, box, input_dim).clamp_max(0).sum())
+        c = -by_transform(box.terms[0], True, box, input_dim).clamp_max(0)
+    return float(c.sum() if seen is None else (c.flatten() * seen(box.frequencies(input_dim))).sum())
 
 
 def decay_length(term: Term, input_dim: int, i: int, side: float, tolerance: float) -> float:
@@ -289,6 +304,32 @@ def tails_along(box: Box, input_dim: int, axes: Sequence[int], share: float, lon
         tails.append(same[0] if same else _tail(box, input_dim, axis, share, longest))
         found.append((place, values, tails[-1]))
     return tails
+
+
+def _seen_along(box: Box, input_dim: int, share: float, longest: int, seen: Seen | None) -> list[Tensor]:
+    """The shares of variance beyond each mode of a box of one term, along its axes, weighted by what is seen of them.
+
+    Along the other coordinates a frequency has the same number of correlation lengths.
+    """
+    axes, (term,) = range(len(box.dims)), box.terms
+    if seen is None:
+        return tails_along(box, input_dim, axes, share, longest)
+    sides = [side or p for side, p in zip(box.side, box.period, strict=True)]
+    decays = [decay_length(term, input_dim, i, side, 0.3) for i, side in zip(box.dims, sides, strict=True)]
+    lengths = [side if math.isinf(length) else length for length, side in zip(decays, sides, strict=True)]
+    finest = share
+    while True:  # until what counts more is below the share, too
+        found = []
+        for axis, tail in zip(axes, tails_along(box, input_dim, axes, finest, longest), strict=True):
+            theta = torch.zeros(len(tail), input_dim, dtype=torch.float64, device="cpu")
+            step = 2 * math.pi / box.period[axis] * torch.arange(1, len(tail) + 1, dtype=torch.float64, device="cpu")
+            for other, i in enumerate(box.dims):
+                theta[:, i] = step * (lengths[axis] / lengths[other])
+            mass = tail - torch.cat([tail[1:], tail[-1:] * 0])  # of mode m + 1
+            found.append((mass * seen(theta)).flip(0).cumsum(0).flip(0))
+        if finest < 1e-15 or all(float(tail[len(tail) // 2]) <= share or len(tail) > longest // 2 for tail in found):
+            return found
+        finest /= 30
 
 
 def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Tensor:

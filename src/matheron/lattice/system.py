@@ -13,10 +13,12 @@ weights w to u, and the mean's to m:
 
     M u  =  w + S^T Lambda^-1 (y - mean - eps),      M m  =  S^T Lambda^-1 (y - mean),      M  =  I + S^T Lambda^-1 S.
 
-A datum is of one output. For the lattice's functions Phi at one output's data, Phi* Lambda^-1 Phi is a Toeplitz matrix
-over differences of modes: 2^d c numbers, its generator, are all that is left of the data besides the right-hand sides
-and the columns of the explicit functions (`Information`; equispaced Fourier GPs, Greengard, Rachh and Barnett 2022).
-They add over data. A product with M is L, a convolution by FFTs for each output, L^T, and the border (`System`).
+A datum is of one output and of one kind (a value, a slope, an average over a box: see `kinds`); both together are its
+channel. A kind multiplies mode j by D_j. For the lattice's functions Phi at the places of one channel's data,
+Phi* Lambda^-1 Phi is a Toeplitz matrix over differences of modes: 2^d c numbers, its generator, are all that is left of
+the data besides the right-hand sides and the columns of the explicit functions (`Information`; equispaced Fourier GPs,
+Greengard, Rachh and Barnett 2022). They add over data. A product with M is L, then for each channel D, a convolution by
+FFTs and D*, then L^T, and the border (`System`).
 
 Conjugate gradients solve it, preconditioned by the Cholesky factor of the rows and columns that the data determine
 best (`Head`), or, where data are fewer than the weights they determine, by M^-1 = I - S^T (S S^T + Lambda)^-1 S
@@ -40,7 +42,9 @@ import torch
 from torch import Tensor
 
 from ..core.convolution import convolved, fast_size
+from ..core.functionals import Functionals
 from ..core.nufft import FFT_COST, adjoint_at, as_complex, as_real, series_at
+from ..core.sites import Sites
 from ..evaluate.bases import Basis
 from ..features.features import EXACT, Features
 from ..kernels import Kernel
@@ -48,6 +52,7 @@ from ..solvers.base import Stats
 from ..solvers.cholesky import solved
 from ..solvers.pcg import ConvergenceWarning
 from .basis import Lattice, same_modes
+from .kinds import OnModes, about
 
 # Explicit functions beside a lattice at the most: each is a transform of the data, and a row of a dense matrix.
 LARGEST_BESIDE = 512
@@ -58,9 +63,11 @@ LARGEST_INFORMATION = 1e11
 Planes = list[list[Tensor | None]]
 
 
-def rows_of(tasks: Tensor | None, num_outputs: int) -> list[Tensor] | list[slice]:
-    """Which data are of each output."""
-    return [slice(None)] if tasks is None else [(tasks == i).nonzero()[:, 0] for i in range(num_outputs)]
+def rows_of(channels: Tensor | None, num_channels: int) -> list[Tensor] | list[slice]:
+    """Which data are of each channel: all of the first one where channels are not given."""
+    if channels is None:
+        return [slice(None), *[slice(0, 0)] * (num_channels - 1)]
+    return [(channels == i).nonzero()[:, 0] for i in range(num_channels)]
 
 
 def largest_dense(device: torch.device) -> int:
@@ -73,8 +80,12 @@ class Joint:
 
         f_i(x)  =  sum_j phi_j(x) sum_r L_j[i, r] z_rj  +  sum_k e_k(x) sum_r R_k[i, r] z_rk
 
-    Weights z are rows `[t c + e]`: c for each output, and e explicit ones.
+    Weights z are rows `[t c + e]`: c for each output, and e explicit ones. What is observed of the functions is of t
+    channels for values, and of t more for each further kind.
     """
+
+    kinds: Functionals | None = None
+    on_modes: Sequence[OnModes | None] = (None,)  # of each kind, of which values are the first
 
     def __init__(
         self, lattices: Sequence[Lattice], beside: Sequence[Basis] = (), roots: Sequence[Tensor | None] | None = None
@@ -113,21 +124,40 @@ class Joint:
             return None
         return Joint(lattices, [block.basis for block in beside], features.roots)
 
+    def with_kinds(self, kinds: Functionals | None) -> Joint:
+        """The same functions, with channels for observations of these kinds."""
+        if kinds is self.kinds or kinds is None:
+            return self
+        other = copy(self)
+        other.kinds, each = kinds, [kinds[k : k + 1] for k in range(len(kinds))]
+        other.on_modes = [None, *(OnModes.of(kind, self.lattice) for kind in each)]
+        return other
+
     @property
-    def largest_variance(self) -> float:
-        """The largest variance of a function with one weight."""
-        return max(float(plane.square().max()) for row in self.planes for plane in row if plane is not None)
+    def num_channels(self) -> int:
+        return self.num_outputs * len(self.on_modes)
+
+    def largest_variances(self) -> list[float]:
+        """The largest variance of an observation with one weight, in each channel."""
+        found = []
+        for kind in self.on_modes:
+            power = 1.0 if kind is None else kind.power
+            each = [[p.square() * power for p in row if p is not None] for row in self.planes]
+            found += [max((float(p.max()) for p in row), default=0.0) for row in each]
+        return found
 
     def information(self, totals: Sequence[float]) -> Tensor:
-        """What data whose precisions sum to `totals`, for each output, say of the lattice's weights, over what the
+        """What data whose precisions sum to `totals`, for each channel, say of the lattice's weights, over what the
         prior says: `[t c]`."""
         share = torch.full_like(self.lattice.scales()[0], 0.5)
         share[-1] = 1.0
         parts = [torch.zeros_like(share) for _ in self.planes]
-        for total, row in zip(totals, self.planes, strict=True):
-            for part, plane in zip(parts, row, strict=True):
-                if plane is not None:
-                    part += plane.square() * share * total
+        for kind, of_kind in zip(self.on_modes, _chunked(totals, self.num_outputs), strict=True):
+            weight = share if kind is None else share * kind.power
+            for total, row in zip(of_kind, self.planes, strict=True):
+                for part, plane in zip(parts, row, strict=True):
+                    if plane is not None:
+                        part += plane.square() * weight * total
         return torch.cat(parts)
 
     # Weights of the basis, of the lattice's outputs, and of prior paths.
@@ -222,55 +252,105 @@ class Joint:
             yield basis, R, v[:, start:stop].unflatten(1, (self.num_outputs, basis.size))
             start = stop
 
-    # Values at data: points `[n, d]`, and of which output each is, `[n]`; None for one output.
+    # What is observed at data: places `[n, d]`, and the channel of each, `[n]`; None for values of one output.
 
-    def columns(self, X: Tensor, tasks: Tensor | None = None) -> Tensor:
-        """The explicit functions, `[n, e]`."""
-        parts = [X[:, :0]]
+    def outputs_of(self, channels: Tensor | None) -> Tensor | None:
+        """The output of each datum; None where there is one output."""
+        return None if channels is None or self.num_outputs == 1 else channels % self.num_outputs
+
+    def kinds_of(self, channels: Tensor | None) -> Iterator[tuple[OnModes | None, int, Tensor | slice]]:
+        """The kinds, their numbers, and which data are of each."""
+        if channels is None or len(self.on_modes) == 1:
+            yield None, 0, slice(None)
+            return
+        for k, kind in enumerate(self.on_modes):
+            yield kind, k, (channels // self.num_outputs == k).nonzero()[:, 0]
+
+    def columns(self, X: Tensor, channels: Tensor | None = None) -> Tensor:
+        """What is observed of the explicit functions, `[n, e]`."""
+        parts, tasks = [X[:, :0]], self.outputs_of(channels)
         for basis, R in zip(self.beside, self.roots[len(self.lattices) :], strict=True):
-            E = (basis.values(X[None]) * basis.scales()[:, None])[0]  # [n, k]
+            E = X.new_empty(len(X), basis.size)
+
+            def values(sites: Sites, basis: Basis = basis) -> Tensor:
+                return (basis.values(sites.points[None]) * basis.scales()[:, None])[0]  # [n, k]
+
+            for kind, k, mine in self.kinds_of(channels):
+                if kind is None:
+                    E[mine] = values(Sites(X[mine]))
+                elif self.kinds is not None and len(X[mine]):
+                    rows = about(self.kinds[k - 1 : k].to(X.device), X[mine])
+                    E[mine] = rows.by_nodes(8).features(values).detach()
             parts.append(E if tasks is None else (R[tasks][:, :, None] * E[:, None]).flatten(1))
         return torch.cat(parts, dim=1)
 
-    def sums(self, X: Tensor, W: Tensor, tasks: Tensor | None = None) -> Tensor:
+    def sums(self, X: Tensor, W: Tensor, channels: Tensor | None = None) -> Tensor:
         """`[n, d], [r, t c + e] -> [r, n]`."""
         w, v = W.split([self.num_outputs * self.size, self.num_beside], dim=1)
-        f = v @ self.columns(X, tasks).mT
-        for mine, V in zip(rows_of(tasks, self.num_outputs), self.mixed(w), strict=True):
-            f[:, mine] += self.lattice.weighted(X[mine][None], V[None])[0]
+        f, of_outputs = v @ self.columns(X, channels).mT, self.mixed(w)
+        for i, mine in enumerate(rows_of(channels, self.num_channels)):
+            kind, V = self.on_modes[i // self.num_outputs], of_outputs[i % self.num_outputs]
+            if len(X[mine]):
+                f[:, mine] += self.lattice.weighted(X[mine][None], (V if kind is None else kind(V))[None])[0]
         return f
 
-    def adjoint(self, X: Tensor, v: Tensor, accuracy: float | None = None, tasks: Tensor | None = None) -> Tensor:
+    def adjoint(self, X: Tensor, v: Tensor, accuracy: float | None = None, channels: Tensor | None = None) -> Tensor:
         """The transpose: `[n, d], [r, n] -> [r, t c + e]`."""
-        w = self.unmixed(self.adjoints(X, v, accuracy, tasks))
-        return torch.cat([w, v @ self.columns(X, tasks)], dim=1) if self.num_beside else w
+        w = self.unmixed(self.adjoints(X, v, accuracy, channels))
+        return torch.cat([w, v @ self.columns(X, channels)], dim=1) if self.num_beside else w
 
-    def adjoints(self, X: Tensor, v: Tensor, accuracy: float | None, tasks: Tensor | None) -> list[Tensor]:
-        """The lattice's functions times values at the data, `[r, c]` for each output."""
-        each = rows_of(tasks, self.num_outputs)
-        return [self.lattice.adjoint(X[mine], v[:, mine], accuracy) for mine in each]
+    def adjoints(self, X: Tensor, v: Tensor, accuracy: float | None, channels: Tensor | None) -> list[Tensor]:
+        """What is observed of the lattice's functions times numbers at the data, `[r, c]` for each output."""
+        each = rows_of(channels, self.num_channels)
+        t, found = self.num_outputs, []
+        for i, mine in enumerate(each):
+            kind = self.on_modes[i // t]
+            if kind is None:
+                found.append(self.lattice.adjoint(X[mine], v[:, mine], accuracy))
+            elif len(X[mine]):
+                found[i % t] = found[i % t] + kind.transposed(self.lattice.adjoint(X[mine], v[:, mine], accuracy))
+        return found
 
-    def covariance(self, X: Tensor, tasks: Tensor | None = None, block: int = 1 << 22) -> Tensor:
-        """That of f at points, `[n, n]`, so many differences of points at a time."""
+    def covariance(self, X: Tensor, channels: Tensor | None = None, block: int = 1 << 22) -> Tensor:
+        """That of the data without their noise, `[n, n]`, so many differences of places at a time."""
         K = X.new_zeros(len(X), len(X))
         i, j = torch.tril_indices(len(X), len(X), device=X.device)
         for a, b in zip(i.split(block), j.split(block), strict=True):
-            K[a, b] = K[b, a] = self.covariances(X, a, b, tasks)
+            K[a, b] = K[b, a] = self.covariances(X, a, b, channels)
         return K
 
-    def covariances(self, X: Tensor, a: Tensor, b: Tensor, tasks: Tensor | None = None) -> Tensor:
-        """Those of f at pairs of points, whose numbers are a and b `[p]`: the lattices' series at their differences."""
+    def covariances(self, X: Tensor, a: Tensor, b: Tensor, channels: Tensor | None = None) -> Tensor:
+        """Those of pairs of data, whose numbers are a and b `[p]`: the lattices' series at differences of places.
+
+        Two kinds multiply the series by D and by the conjugate of the other's.
+        """
         h = self.lattice.num_pairs
         cosines = torch.cat([lattice.scales().square() for lattice in self.lattices])
         cosines[:, h : 2 * h] = 0  # sum_j a_j^2 cos(theta_j . r): the sines' products are in it
-        series = series_at(self.lattice.coefficients(cosines), self.lattice.angles(X[a] - X[b])).real  # [q, p]
-        K = torch.zeros_like(X[a, 0])
+        coefficients, angles = self.lattice.coefficients(cosines), self.lattice.angles(X[a] - X[b])
+        if self.kinds is None or channels is None:
+            series = series_at(coefficients, angles).real  # [q, p]
+        else:
+            series = angles.new_zeros(len(coefficients), len(angles))
+            kinds, shape = channels // self.num_outputs, self.lattice.shape
+            numbers, where = (kinds[a] * len(self.on_modes) + kinds[b]).unique(return_inverse=True)
+            for place, number in enumerate(numbers.tolist()):
+                both, mine = coefficients, (where == place).nonzero()[:, 0]
+                left, right = (self.on_modes[k] for k in divmod(number, len(self.on_modes)))
+                both = both if left is None else both * left.boxed.view(shape)
+                both = both if right is None else both * right.boxed.conj().view(shape)
+                series[:, mine] = series_at(both, angles[mine]).real
+        K, tasks = torch.zeros_like(X[a, 0]), self.outputs_of(channels)
         if self.num_beside:
-            columns = self.columns(X, tasks)
+            columns = self.columns(X, channels)
             K += (columns[a] * columns[b]).sum(1)
         for k, R in zip(series, self.roots[: len(self.lattices)], strict=True):
             K += k if tasks is None else k * (R @ R.mT)[tasks[a], tasks[b]]
         return K
+
+
+def _chunked(numbers: Sequence[float], size: int) -> list[Sequence[float]]:
+    return [numbers[i : i + size] for i in range(0, len(numbers), size)]
 
 
 def _each(pairs: Tensor) -> Tensor:
@@ -296,11 +376,12 @@ def _divided(W: Tensor, scales: Tensor) -> Tensor:
 class Information:
     """The parts of S^T Lambda^-1 S, which add over data.
 
-    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each output's data. With E the explicit
-    functions at the data, `cross` is E^T Lambda^-1 Phi L and `corner` E^T Lambda^-1 E.
+    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each channel's data. With E what is
+    observed of the explicit functions, and S_1 of the lattice's, `cross` is E^T Lambda^-1 S_1 and `corner`
+    E^T Lambda^-1 E.
     """
 
-    generator: Tensor  # complex, [t, 4 m_1 + 1, 4 m_2 + 1, ...]
+    generator: Tensor  # complex, [k t, 4 m_1 + 1, 4 m_2 + 1, ...]
     cross: Tensor  # [e, t c]
     corner: Tensor  # [e, e]
 
@@ -308,41 +389,60 @@ class Information:
     def none(basis: Joint) -> Information:
         """That of no data."""
         e, zero = basis.num_beside, torch.zeros_like(basis.lattice.period[:0])
-        shape = [basis.num_outputs, *(2 * n - 1 for n in basis.lattice.shape)]
+        shape = [basis.num_channels, *(2 * n - 1 for n in basis.lattice.shape)]
         generator = torch.zeros(shape, dtype=torch.complex128, device=zero.device)
         return Information(generator, zero.new_zeros(e, basis.num_outputs * basis.size), zero.new_zeros(e, e))
 
     @staticmethod
-    def of(basis: Joint, X: Tensor, precision: Tensor, tasks: Tensor | None = None) -> Information:
-        """That of data at points `[n, d]` about the origin, of outputs `tasks`, by one transform for each output."""
-        lattice, accuracy = basis.lattice, _accuracy(basis, precision)
+    def of(basis: Joint, X: Tensor, precision: Tensor, channels: Tensor | None = None) -> Information:
+        """That of data at places `[n, d]` about the origin, by one transform for each of their channels."""
+        lattice, accuracy = basis.lattice, _accuracy(basis, precision, channels)
         shape, angles, weights = [2 * n - 1 for n in lattice.shape], lattice.angles(X), precision.to(torch.complex128)
-        each = rows_of(tasks, basis.num_outputs)
-        generators = [adjoint_at(weights[None, mine], angles[mine], shape, accuracy) for mine in each]
-        columns = basis.columns(X, tasks)
+        each = rows_of(channels, basis.num_channels)
+        generators = [
+            adjoint_at(weights[None, mine], angles[mine], shape, accuracy)
+            if len(X[mine])
+            else weights.new_zeros(1, *shape)
+            for mine in each
+        ]
+        columns = basis.columns(X, channels)
         E = columns * precision[:, None]  # [n, e]
         cross = X.new_zeros(0, basis.num_outputs * lattice.size)
         if E.shape[1]:
             rows = E.mT.split(16)  # transformed together
-            cross = torch.cat([basis.unmixed(basis.adjoints(X, some, accuracy, tasks)) for some in rows])
+            cross = torch.cat([basis.unmixed(basis.adjoints(X, some, accuracy, channels)) for some in rows])
         return Information(torch.cat(generators), cross, E.mT @ columns)
 
     def __add__(self, other: Information) -> Information:
         return Information(self.generator + other.generator, self.cross + other.cross, self.corner + other.corner)
+
+    def with_channels(self, basis: Joint) -> Information:
+        """The same where a basis has channels for further kinds, of which there are no data."""
+        more = basis.num_channels - len(self.generator)
+        if not more:
+            return self
+        none = self.generator.new_zeros(more, *self.generator.shape[1:])
+        return Information(torch.cat([self.generator, none]), self.cross, self.corner)
 
     def to(self, dtype: torch.dtype) -> Information:
         """The same in another precision."""
         return Information(self.generator.to(dtype.to_complex()), self.cross.to(dtype), self.corner.to(dtype))
 
 
-def right_hand_side(basis: Joint, X: Tensor, values: Tensor, precision: Tensor, tasks: Tensor | None = None) -> Tensor:
+def right_hand_side(
+    basis: Joint, X: Tensor, values: Tensor, precision: Tensor, channels: Tensor | None = None
+) -> Tensor:
     """S^T Lambda^-1 values: `[n, d], [r, n] -> [r, t c + e]`."""
-    return basis.adjoint(X, values * precision, _accuracy(basis, precision), tasks)
+    return basis.adjoint(X, values * precision, _accuracy(basis, precision, channels), channels)
 
 
-def _accuracy(basis: Joint, precision: Tensor, coarsest: float = 1e-9, finest: float = 1e-14) -> float:
+def _accuracy(
+    basis: Joint, precision: Tensor, channels: Tensor | None, coarsest: float = 1e-9, finest: float = 1e-14
+) -> float:
     """Of the data's transforms, relative to their size: errors far below one, the prior's precision."""
-    largest = basis.largest_variance * float(precision.sum())
+    totals = [float(precision[mine].sum()) for _, _, mine in basis.kinds_of(channels)]
+    variances = [max(of_kind) for of_kind in _chunked(basis.largest_variances(), basis.num_outputs)]
+    largest = max(v * total for v, total in zip(variances, totals, strict=False))
     return min(coarsest, max(finest, 1e-3 / max(largest, 1e-300)))
 
 
@@ -410,9 +510,8 @@ class System:
         self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
         totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # of precisions
         self.information = basis.information(totals)  # [t c]: data's, over the prior's
-        self._double = _Operator(
-            [self._spectrum(T) for T in self.generator], basis, self._packed_cross(), self.corner.to(torch.complex128)
-        )
+        spectra = [self._spectrum(T) if total else None for T, total in zip(self.generator, totals, strict=True)]
+        self._double = _Operator(spectra, basis, self._packed_cross(), self.corner.to(torch.complex128))
 
     def head(self, rows: int, size: int | None = None, iterations: int = 20) -> Head:
         """The preconditioner that is exact on the heaviest weights, for this many right-hand sides.
@@ -452,8 +551,8 @@ class System:
         return unpacked(self.basis, self._double(packed(self.basis, W)), len(W))
 
     def energies(self, W: Tensor) -> Tensor:
-        """w^T S_i^T Lambda^-1 S_i w of each output's data, of the lattice's weights alone, summed over rows
-        `[r, t c + e]`: `[t]`."""
+        """w^T S_i^T Lambda^-1 S_i w of each channel's data, of the lattice's weights alone, summed over rows
+        `[r, t c + e]`: `[k t]`."""
         return self._double.energies(packed(self.basis, W))
 
     def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
@@ -533,27 +632,35 @@ class System:
 class _Operator:
     """M on packed rows `[p, t c + e]`, in one precision."""
 
-    def __init__(self, spectra: list[Tensor], basis: Joint, cross: Tensor, corner: Tensor) -> None:
+    def __init__(self, spectra: list[Tensor | None], basis: Joint, cross: Tensor, corner: Tensor) -> None:
         self.spectra, self.basis, self.cross, self.corner = spectra, basis, cross, corner
-        self.planes = packed_planes(basis, spectra[0].dtype)
+        self.planes = packed_planes(basis, cross.real.dtype)
+        self.kinds = [None if kind is None else kind.boxed.to(cross.dtype) for kind in basis.on_modes]  # [c] each
 
     def to_single(self) -> _Operator:
-        spectra = [spectrum.float() for spectrum in self.spectra]
+        spectra = [None if spectrum is None else spectrum.float() for spectrum in self.spectra]
         return _Operator(spectra, self.basis, self.cross.to(torch.complex64), self.corner.to(torch.complex64))
 
     def _convolved(self, V: list[Tensor]) -> list[Tensor]:
-        """Coefficients of each output times its Toeplitz matrix: `[p, 2 c]` each."""
-        shape = self.basis.lattice.shape
-        each = [convolved(complex_rows(V_i).unflatten(1, shape), T) for V_i, T in zip(V, self.spectra, strict=True)]
-        return [real_rows(G.flatten(1)) for G in each]
+        """Coefficients of each output `[p, 2 c]` times D* T D of each channel."""
+        shape, found = self.basis.lattice.shape, []
+        for i, T in enumerate(self.spectra):
+            D, V_i = self.kinds[i // len(V)], complex_rows(V[i % len(V)])
+            if T is None:
+                found.append(torch.zeros_like(V[0]))
+                continue
+            G = convolved((V_i if D is None else V_i * D).unflatten(1, shape), T).flatten(1)
+            found.append(real_rows(G if D is None else G.mul_(D.conj())))
+        return found
 
     def energies(self, Z: Tensor) -> Tensor:
         V = self.basis.mixed(real_rows(Z[:, : Z.shape[1] - len(self.corner)]), self.planes)
-        return torch.stack([(V_i * G_i).sum() for V_i, G_i in zip(V, self._convolved(V), strict=True)])
+        return torch.stack([(V[i % len(V)] * G_i).sum() for i, G_i in enumerate(self._convolved(V))])
 
     def __call__(self, Z: Tensor) -> Tensor:
         z, v = Z.split([Z.shape[1] - len(self.corner), len(self.corner)], dim=1)
-        G = self._convolved(self.basis.mixed(real_rows(z), self.planes))
+        G, t = self._convolved(self.basis.mixed(real_rows(z), self.planes)), self.basis.num_outputs
+        G = [sum(G[i + t :: t], start=G[i]) for i in range(t)]
         out = complex_rows(self.basis.unmixed(G, self.planes, onto=real_rows(z)))
         if not len(self.corner):
             return out
@@ -648,20 +755,20 @@ class DataSpace:
     than others.
     """
 
-    def __init__(self, basis: Joint, X: Tensor, precision: Tensor, tasks: Tensor | None = None) -> None:
-        self.basis, self.X, self.tasks = basis, X, tasks
-        self.factor = torch.linalg.cholesky(basis.covariance(X, tasks) + (1 / precision).diag())
+    def __init__(self, basis: Joint, X: Tensor, precision: Tensor, channels: Tensor | None = None) -> None:
+        self.basis, self.X, self.channels = basis, X, channels
+        self.factor = torch.linalg.cholesky(basis.covariance(X, channels) + (1 / precision).diag())
 
     def __call__(self, R: Tensor) -> Tensor:
         rows = unpacked(self.basis, R, 2 * len(R))
-        return R - packed(self.basis, self._weights(self.basis.sums(self.X, rows, self.tasks)))
+        return R - packed(self.basis, self._weights(self.basis.sums(self.X, rows, self.channels)))
 
     def given(self, w: Tensor, residual: Tensor) -> Tensor:
         """Weights w `[r, t c + e]` given values `[r, n]` with noise at the data: Matheron's rule."""
-        return w + self._weights(residual - self.basis.sums(self.X, w, self.tasks))
+        return w + self._weights(residual - self.basis.sums(self.X, w, self.channels))
 
     def _weights(self, v: Tensor) -> Tensor:
-        return self.basis.adjoint(self.X, solved(self.factor, v.mT).mT.contiguous(), tasks=self.tasks)
+        return self.basis.adjoint(self.X, solved(self.factor, v.mT).mT.contiguous(), channels=self.channels)
 
 
 def dense_block(system: System, index: Tensor) -> Tensor:
@@ -678,11 +785,24 @@ def dense_block(system: System, index: Tensor) -> Tensor:
     zero = torch.zeros_like(system.information[: lattice.size])
     block = torch.zeros(len(index), len(index), dtype=torch.float64, device=index.device)
     planes = [torch.cat([zero if p is None else p for p in row])[index] for row in system.basis.planes]  # [k] each
-    for T, plane in zip(system.generator.flatten(1), planes, strict=True):
+    for channel, T in enumerate(system.generator.flatten(1)):
+        plane, kind = planes[channel % len(planes)], system.basis.on_modes[channel // len(planes)]
+        if not bool((T != 0).any()):
+            continue
         minus, plus = T[len(T) // 2 + flat[:, None] - flat], T[len(T) // 2 + flat[:, None] + flat]  # [m, m]
         # sums over the data of cos cos, cos sin, sin sin; the generator is that of exp(-i theta . x)
         cosines = torch.cat([minus.real + plus.real, minus.imag - plus.imag], dim=1)
         both = torch.cat([cosines, torch.cat([-minus.imag - plus.imag, minus.real - plus.real], dim=1)])  # [2 m, 2 m]
+        if kind is not None:
+            D = kind.boxed[place]  # L cos = Re D cos - Im D sin, L sin = Im D cos + Re D sin
+            both = _turned(_turned(both, D).mT, D)
         block += both[here][:, here] * (0.5 * plane[:, None]) * plane
     block.diagonal().add_(1)
     return block
+
+
+def _turned(rows: Tensor, D: Tensor) -> Tensor:
+    """Rows `[2 m, k]` of cosines and of sines times D `[m]`."""
+    cos, sin = rows.chunk(2)
+    real, imaginary = D.real[:, None], D.imag[:, None]
+    return torch.cat([real * cos - imaginary * sin, imaginary * cos + real * sin])

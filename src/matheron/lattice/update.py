@@ -11,8 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.functionals import Observed
-from ..core.sites import Sites
+from ..core.functionals import Functionals, Observed
 from ..core.value import Parts
 from ..evaluate import Basis, PathTerm, Recorder, WeightedSum
 from ..features import nearest
@@ -23,6 +22,7 @@ from ..paths.prior import PriorPaths
 from ..paths.update import Update
 from ..solvers import Auto, JitterWarning, Operator, Solver, State, Stats
 from .basis import Lattice
+from .kinds import TooManyKinds, covariances_of_groups, functionals_at, located, mean_atoms
 from .system import LARGEST_INFORMATION, DataSpace, Information, Joint, System, largest_dense, right_hand_side
 from .tail import can_condition_on_lattice, split_tail, values_at, variances_at, with_tail
 
@@ -70,7 +70,8 @@ class FourierLattice(Solver[State]):
         self, prior: PriorPaths, update: Update, mean: Mean, new: Observations, generator: torch.Generator
     ) -> tuple[PriorPaths, Update]:
         """On the lattice; few data that are more precise than a rough prior's lattice are given exactly."""
-        if not isinstance(update, LatticeUpdate) and not can_condition_on_lattice(prior, update, new):
+        tailed = isinstance(new.sites, Functionals) and split_tail(prior)[1] is not None
+        if not isinstance(update, LatticeUpdate) and (tailed or not can_condition_on_lattice(prior, update, new)):
             return Auto().condition(prior, update, mean, new, generator)
         return condition_on_lattice(prior, update, mean, new, self, generator)
 
@@ -84,12 +85,14 @@ class LatticeUpdate(Update):
 
     `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean,
     `generator` (its real and imaginary parts), `cross` and `corner` the matrix (see `system.Information`): all
-    that is left of the data, and all that more data need. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean).
+    that is left of the data, and all that more data need. `kinds` has the functionals that were
+    observed other than values, see `kinds`. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean).
     `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on the
     explicit ones `beside` it.
     """
 
     fields = ("data_count", "own_targets")
+    kinds: Functionals | None
     misfit: float | None = None  # (y - mean)^T (K + noise)^-1 (y - mean) per datum; files do not keep it
     local_error: float = 0.0  # of the mean, see `local_error`; nor this
 
@@ -109,6 +112,7 @@ class LatticeUpdate(Update):
         solver_stats: Stats | None = None,
         misfit: float | None = None,
         local_error: float = 0.0,
+        kinds: Functionals | None = None,
     ) -> None:
         super().__init__(
             origin=origin,
@@ -121,6 +125,7 @@ class LatticeUpdate(Update):
             mean_weights=mean_weights,
         )
         self.kernel, self.basis, self.beside = kernel, basis, Parts(beside)
+        self.register_module("kinds", kinds)
         self.data_count, self.own_targets, self.solver_stats = num_data, own, solver_stats
         self.misfit, self.local_error = misfit, local_error
 
@@ -131,13 +136,14 @@ class LatticeUpdate(Update):
         s, p, e = *self.rhs.shape, len(self.corner)
         q = s if self.own_posteriors else 1
         size, t = sum(basis.size for basis in (self.basis, *self.beside)), self.kernel.num_outputs
+        num_kinds = 0 if self.kinds is None else len(self.kinds)
         wanted = {
             "rhs_mean": (q, p),
             "energy": (q,),
             "corner": (e, e),
             "cross": (e, self.cross.shape[-1]),
             "mean_weights": (q, t, size),
-            "generator": (t, *(2 * n - 1 for n in self.basis.shape), 2),
+            "generator": (t * (1 + num_kinds), *(2 * n - 1 for n in self.basis.shape), 2),
         }
         for name, shape in wanted.items():
             got = tuple(getattr(self, name).shape)
@@ -176,11 +182,7 @@ class LatticeUpdate(Update):
         return [WeightedSum(basis, W, None, self.origin) for basis, W in zip(bases, parts, strict=True)]
 
     def variance(self, prior: PriorPaths, sites: Observed) -> Tensor:
-        if not isinstance(sites, Sites):
-            raise TypeError(
-                "variance: paths on a lattice know that of values alone; draw with solver='cholesky' or 'pcg'"
-            )
-        return _variance_of(self, prior)(sites.points, sites.outputs).to(sites.points)
+        return _variance_of(self, prior)(sites).to(sites.points)
 
     def given(
         self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator
@@ -205,10 +207,10 @@ def condition_on_lattice(
 
 
 class _Seen(NamedTuple):
-    """Data of a chunk: points about the origin, of which output each is, values less the mean, noise and precisions."""
+    """Data of a chunk: places about the origin, the channel of each, targets less the mean, noise and precisions."""
 
     X: Tensor  # [n, d]
-    tasks: Tensor | None  # [n]
+    channels: Tensor | None  # [n]
     y: Tensor  # [1 or s, n]
     noise: Tensor  # [n]
     precision: Tensor  # [n]
@@ -252,18 +254,34 @@ class Conditioning:
     def add(self, chunk: Observations) -> _Seen:
         """Take in some data."""
         sites, y, noise = chunk
-        noise = noise if self.known is None else _with_floor(noise, self.basis)
-        if not bool((noise > 0).all()):
-            raise ValueError('solver="lattice" needs noise above 0 at every datum; use solver="cholesky"')
-        X, tasks, n = sites.points.double() - self.origin, sites.outputs, len(sites)
+        if self.tail is not None and isinstance(sites, Functionals):
+            raise ValueError(
+                "condition_on: the prior of these paths has lattices of higher frequencies, beside which values alone "
+                'are given; draw it with features="lattice", or the data at once with solver="cg"'
+            )
+        try:
+            kinds, places, channels, scale = located(sites, self.basis.num_outputs, self.basis.kinds)
+        except TooManyKinds as reason:
+            raise ValueError(
+                f'solver="lattice": {reason}, such as gradients and averages over boxes of equal size are; use '
+                'solver="cg" or "cholesky"'
+            ) from None
+        self.basis = self.basis.with_kinds(kinds)
+        X, n = places - self.origin, len(sites)
         y = (y.double() - self.mean.at(sites).double()).reshape(-1, n)  # [1 or s, n]
         noise = noise.double().expand(n)
-        precision = 1 / (noise if self.tail is None else noise + _variance_of_tail(self.tail, X, tasks, noise))
-        self.information = self.information + Information.of(self.basis, X, precision, tasks)
-        self.rhs_mean = self.rhs_mean + right_hand_side(self.basis, X, y, precision, tasks)
+        if scale is not None:
+            y, noise = y / scale, noise / scale.square()
+        noise = noise if self.known is None else _with_floor(noise, self.basis, channels)
+        if not bool((noise > 0).all()):
+            raise ValueError('solver="lattice" needs noise above 0 at every datum; use solver="cholesky"')
+        precision = 1 / (noise if self.tail is None else noise + _variance_of_tail(self.tail, X, channels, noise))
+        more = Information.of(self.basis, X, precision, channels)
+        self.information = self.information.with_channels(self.basis) + more
+        self.rhs_mean = self.rhs_mean + right_hand_side(self.basis, X, y, precision, channels)
         self.energy = self.energy + (y.square() * precision).sum(1)
         self.num_data += n
-        seen = _Seen(X, tasks, y, noise, precision)
+        seen = _Seen(X, channels, y, noise, precision)
         self.local_error = max(self.local_error, local_error(self.basis, self.kernel, self.origin, seen))
         if self.few is not None:
             self.few = [*self.few, seen] if self.num_data <= largest_dense(X.device) else None
@@ -271,15 +289,15 @@ class Conditioning:
 
     def add_noise(self, seen: _Seen, s: int, generator: torch.Generator, block: int = 1 << 23) -> None:
         """Draw the noise of s paths at data that were added, so many numbers at a time."""
-        X, tasks, _, noise, precision = seen
+        X, channels, _, noise, precision = seen
         parts, step = [], max(2, 2 * (block // (2 * max(1, len(X)))))
         for i in range(0, s, step):
             shape = min(step, s - i), len(X)
             xi = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64).to(X)
             eps = xi.mul_(noise.sqrt())
             if self.tail is not None:
-                eps += values_at(self.tail[torch.arange(i, i + len(eps), device=X.device)], X, tasks)
-            parts.append((right_hand_side(self.basis, X, eps, precision, tasks), eps if self.few else eps[:, :0]))
+                eps += values_at(self.tail[torch.arange(i, i + len(eps), device=X.device)], X, channels)
+            parts.append((right_hand_side(self.basis, X, eps, precision, channels), eps if self.few else eps[:, :0]))
         rows, eps = map(torch.cat, zip(*parts, strict=True))
         self.rhs = -rows if self.rhs is None else self.rhs - rows
         self.eps = [*self.eps, eps] if self.few else []
@@ -292,8 +310,8 @@ class Conditioning:
         self.data_space, start = None, None
         if self.few and self.num_data <= int((self.system.information > 0.1).sum()):
             X, precision = torch.cat([each.X for each in self.few]), torch.cat([each.precision for each in self.few])
-            tasks = [each.tasks for each in self.few if each.tasks is not None]
-            self.data_space = DataSpace(self.basis, X, precision, torch.cat(tasks) if tasks else None)
+            channels = [each.channels for each in self.few if each.channels is not None]
+            self.data_space = DataSpace(self.basis, X, precision, torch.cat(channels) if channels else None)
             start = self.data_space.given(torch.zeros_like(self.rhs_mean), self._values)
         elif known is not None and len(self.rhs_mean) == len(known.mean_weights):
             start = self.basis.weights(known.mean_weights.double())
@@ -344,6 +362,7 @@ class Conditioning:
             solver_stats=_worse(stats, self.stats),
             misfit=self.misfit,
             local_error=self.local_error,
+            kinds=None if basis.kinds is None else basis.kinds.to(dtype),
         )
         weights = basis.with_weights(on_modes.w.double(), u).to(dtype)  # [s, t, ell]
         return prior.replaced(w=with_tail(prior, weights)), update
@@ -369,6 +388,8 @@ def given_on_lattice(
     on_modes, tail = split_tail(prior)
     basis = Joint.of(on_modes.features, update.kernel)
     known = update if isinstance(update, LatticeUpdate) else None
+    if basis is not None and known is not None and known.kinds is not None:
+        basis = basis.with_kinds(known.kinds.double())
     if basis is None or (update.num_data and known is None) or prior.kept is not None:
         raise ValueError(
             'solver="lattice" needs paths whose prior is on one lattice and whose data, if any, were solved for on it: '
@@ -404,13 +425,20 @@ class LatticeVariance:
         basis = Joint.of(on_modes.features, update.kernel)
         assert basis is not None
         self.basis, self.origin = basis, prior.features.origin.double()
-        self.system = System(basis, update.information)
+        self.system = System(basis.with_kinds(update.kinds), update.information)
         self.head = self.system.head(self._rows)
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, tasks: Tensor | None) -> Tensor:
-        """`[n, d] -> [n]`, each of its own task."""
-        X, size = x.double() - self.origin, self.system.information.numel()
+    def __call__(self, sites: Observed) -> Tensor:
+        """`[n]`, of values at sites or of functionals."""
+        kinds, places, channels, scale = located(sites, self.basis.num_outputs)
+        if self.tail is not None and kinds is not None:
+            raise TypeError(
+                "variance: of paths with lattices of higher frequencies expected points, got functionals; "
+                'draw the prior with features="lattice"'
+            )
+        basis = self.basis.with_kinds(kinds)
+        X, size = places - self.origin, self.system.information.numel()
         most = max(1, self._largest_work // (self.basis.num_outputs * math.prod(self.system.size)))
         if len(X) > most:
             modes = " x ".join(map(str, self.basis.lattice.shape))
@@ -420,12 +448,13 @@ class LatticeVariance:
             )
         step = max(1, min(self._rows, self._block // size))
         blocks = [slice(i, i + step) for i in range(0, len(X), step)]
-        parts = [self._some(X[some], None if tasks is None else tasks[some]) for some in blocks]
+        parts = [self._some(basis, X[some], None if channels is None else channels[some]) for some in blocks]
         variance = torch.cat([X[:0, 0], *parts])
-        return variance if self.tail is None else variance + variances_at(self.tail, X, tasks)
+        variance = variance if self.tail is None else variance + variances_at(self.tail, X, channels)
+        return variance if scale is None else variance * scale.square()
 
-    def _some(self, X: Tensor, tasks: Tensor | None) -> Tensor:
-        phi = self.basis.adjoint(X, torch.eye(len(X), device="cpu").to(X), self._accuracy, tasks)  # [p, t c + e]
+    def _some(self, basis: Joint, X: Tensor, channels: Tensor | None) -> Tensor:
+        phi = basis.adjoint(X, torch.eye(len(X), device="cpu").to(X), self._accuracy, channels)  # [p, t c + e]
         prior, directions = phi.square().sum(1), max(1.0, 0.1 * self.system.effective_dimension)
         u, error = None, self._share * float(prior.max())
         while True:  # for what the prior's variance is not to err by, then for what turns out to be left of it
@@ -485,6 +514,7 @@ def local_error(
     neighbours: int = 16,
     places: tuple[int, int] = (24, 256),
     distances: int = 1 << 21,
+    covariances: int = 1 << 23,
     paths: int = 8,
 ) -> float:
     """The largest error of the mean by the lattice's kernel, in posterior standard deviations, over a few places.
@@ -502,14 +532,17 @@ def local_error(
         places: how many at the least and at the most.
         distances: from places to data, at the most: fewer places where data are so many that to find neighbours takes
             long.
+        covariances: of atoms of functionals, at the most: fewer places where functionals have many.
         paths: with data of their own, whose means are compared.
     """
-    X, tasks, y, noise, precision = data
-    n, k, device = len(X), min(neighbours, len(X)), X.device
+    X, channels, y, noise, precision = data
+    n, k, device, t = len(X), min(neighbours, len(X)), X.device, basis.num_outputs
     if n < 2:
         return 0.0
     generator = torch.Generator().manual_seed(0xE4404)  # not one that data may have been made with
     p = min(max(distances // n, places[0]), places[1]) // 2
+    if basis.kinds is not None:  # covariances of functionals take longer
+        p = max(4, min(p, 32, round(covariances / (2 * ((k + 1) * mean_atoms(basis.kinds)) ** 2))))
     u = torch.rand(2 * p, X.shape[1], generator=generator, dtype=torch.float64, device="cpu").to(X)
     some = torch.randint(n, (p,), generator=generator, device="cpu").to(device)
     lower, upper = X.aminmax(dim=0)
@@ -521,16 +554,19 @@ def local_error(
     near = nearest(x / side, X / side, k)  # [2 p, k]
     index = torch.arange(len(x) * (k + 1), device=device).view(len(x), k + 1)  # a place, then its data
     Z = torch.cat([x[:, None], X[near]], dim=1).flatten(0, 1)  # [2 p (1 + k), d]
-    # the output of a place is that of the datum nearest to it
-    of = None if tasks is None else torch.cat([tasks[near[:, :1]], tasks[near]], dim=1)
+    # at a place it is the value, of the output of the datum nearest to it
+    of = None if channels is None else torch.cat([channels[near[:, :1]] % t, channels[near]], dim=1)
     i, j = torch.tril_indices(k + 1, k + 1, device=device)
     of_pairs = basis.covariances(Z, index[:, i].flatten(), index[:, j].flatten(), None if of is None else of.flatten())
     by_lattice = Z.new_empty(len(x), k + 1, k + 1)
     by_lattice[:, i, j] = by_lattice[:, j, i] = of_pairs.view(len(x), -1)
-    exact, points = torch.zeros_like(by_lattice), (Z + origin)[index]
-    for B, part in kernel.to(device, torch.float64).coupled():
-        K = part.forward(points, points)
-        exact += K if B is None or of is None else K * B[of[:, :, None], of[:, None]]
+    exact, points, kernel = torch.zeros_like(by_lattice), Z + origin, kernel.to(device, torch.float64)
+    if basis.kinds is not None and of is not None:
+        exact = covariances_of_groups(kernel, functionals_at(basis.kinds, points, of.flatten(), t), index)
+    else:
+        for B, part in kernel.coupled():
+            K = part.forward(points[index], points[index])
+            exact += K if B is None or of is None else K * B[of[:, :, None], of[:, None]]
     rows = y[:paths, near].movedim(0, -1)  # [p, k, r]
     m, variance = _kriged(exact, noise[near], rows)
     m_lattice, _ = _kriged(by_lattice, 1 / precision[near], rows)
@@ -547,17 +583,20 @@ def _kriged(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (w * y).sum(1), variance.clamp_min(1e-9 * v.clamp_min(1e-300))
 
 
-def _with_floor(noise: Tensor, basis: Joint) -> Tensor:
+def _with_floor(noise: Tensor, basis: Joint, channels: Tensor | None) -> Tensor:
     """Noise of more data for paths on a lattice: as small as rounding allows where it is zero, or nearly."""
-    smallest = basis.largest_variance / (0.1 * LARGEST_INFORMATION)
+    each = noise.new_tensor(basis.largest_variances()) / (0.1 * LARGEST_INFORMATION)
+    of_outputs = each.view(-1, basis.num_outputs).amax(1)  # the largest of an observation's kind
+    smallest = of_outputs[:1] if channels is None else of_outputs[channels // basis.num_outputs]
     if not bool((noise < smallest).any()):
         return noise
+    least = float(smallest.max())
     warnings.warn(
-        f"condition_on: noise below {smallest:.1e} is beyond what a lattice resolves, and counts as {smallest:.1e}",
+        f"condition_on: noise below {least:.1e} is beyond what a lattice resolves, and counts as {least:.1e}",
         JitterWarning,
         stacklevel=6,
     )
-    return noise.double().clamp_min(smallest)
+    return torch.maximum(noise, smallest)
 
 
 def _variance_of_tail(tail: PriorPaths, X: Tensor, tasks: Tensor | None, noise: Tensor) -> Tensor:

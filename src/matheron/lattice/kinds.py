@@ -1,0 +1,275 @@
+"""Kinds of observations on a lattice: values, slopes, averages over equal boxes, and whatever else moves from place to
+place.
+
+Data that are translates of one functional L about the origin, L_r f = s_r L f(x_r + .), are of one kind. On a mode of
+the lattice it is a number,
+
+    L exp(i theta . x)  =  D(theta)  =  sum_a w_a prod_q (i u_aq . theta) exp(i theta . z_a) sinc_a(theta),
+
+with the weights w, directions u and points z of its atoms, and a product of sincs for those that are averages over
+boxes: i theta_j for a slope, the sincs alone for an average. Data of a kind are thus values of a function whose
+coefficients are D times those of f.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.functionals import Functionals, Observed, averages_of_waves
+from ..core.sites import Sites
+from ..features import nearest
+from ..kernels import Kernel
+from ..kernels.covariances import functional_covariance
+from .basis import Lattice
+
+
+class TooManyKinds(ValueError):
+    """Functionals that are not translates of a few."""
+
+
+class Located(NamedTuple):
+    """Data as translates of a few functionals: L_r f = scale_r L f(place_r + .), with L of the datum's kind.
+
+    Kind 0 are values, and `kinds` has the others, one in each row. The channel of output i and kind k is k t + i, for
+    t outputs; `channels` is None for values of one output.
+    """
+
+    kinds: Functionals | None
+    places: Tensor  # [n, d]
+    channels: Tensor | None  # [n]
+    scale: Tensor | None  # [n]; None where all are one
+
+
+def located(sites: Observed, num_outputs: int, known: Functionals | None = None, most: int = 16) -> Located:
+    """Data by their kinds, of which those `known` come first; TooManyKinds where there are more than `most`."""
+    if isinstance(sites, Sites):
+        return Located(known, sites.points.double(), sites.outputs, None)
+    eps, sites = torch.finfo(sites.points.dtype).eps, sites.double()
+    counts, places = sites.counts, torch.empty_like(sites.points[sites.starts])
+    scale, number = torch.empty_like(places[:, 0]), torch.zeros_like(sites.starts)
+    kinds = [] if known is None else [known[i : i + 1].double() for i in range(len(known))]
+    for count in counts.unique().tolist():
+        mine = (counts == count).nonzero()[:, 0]
+        atoms = sites.starts[mine, None] + torch.arange(count, device=mine.device)  # [m, p]
+        points, weights = sites.points[atoms], sites.weights[atoms]
+        places[mine] = points.mean(1)
+        # A row's scale is the sum of its weights' sizes, with the sign of the first weight.
+        scale[mine] = weights.abs().sum(1) * torch.where(weights[:, 0] < 0, -1.0, 1.0)
+        rows = _Rows(
+            points - places[mine, None],
+            weights / scale[mine, None],
+            sites.orders[atoms],
+            sites.directions[atoms],
+            sites.sides_or_zero[atoms],
+        )
+        rounding = 8 * eps * float(sites.points.abs().max())
+        number[mine] = rows.numbered(kinds, rounding, max(1e-6, 16 * eps), most)
+    channels = number * num_outputs if sites.outputs is None else number * num_outputs + sites.outputs
+    return Located(Functionals.concatenated(kinds) if kinds else None, places, channels, scale)
+
+
+class _Rows(NamedTuple):
+    """m functionals of p atoms each, about places of their own."""
+
+    points: Tensor  # [m, p, d]
+    weights: Tensor  # [m, p]
+    orders: Tensor  # [m, p]
+    directions: Tensor  # [m, p, q, d]
+    sides: Tensor  # [m, p, d]
+
+    def numbered(self, kinds: list[Functionals], rounding: float, tolerance: float, most: int) -> Tensor:
+        """The number of each one's kind, from 1 on; 0 are values. Kinds that are new are added."""
+        count = self.points.shape[1]
+        number = torch.full_like(self.orders[:, 0], -1)
+        if count == 1:
+            number[(self.orders[:, 0] == 0) & (self.sides[:, 0] == 0).all(1)] = 0
+        k = 0
+        while bool((number < 0).any()):
+            if k == len(kinds):
+                if k == most:
+                    raise TooManyKinds(f"the functionals are not translates of {most} or fewer")
+                kinds.append(self._one(int((number < 0).nonzero()[0])))
+            if len(kinds[k].weights) == count:
+                number[(number < 0) & self._equal(kinds[k], rounding, tolerance)] = k + 1
+            k += 1
+        return number
+
+    def _one(self, i: int) -> Functionals:
+        start = torch.zeros(1, dtype=torch.long, device=self.points.device)
+        atoms = Sites(self.points[i]), self.weights[i], self.orders[i], self.directions[i]
+        return Functionals(*atoms, start, self.sides[i])
+
+    def _equal(self, kind: Functionals, rounding: float, tolerance: float) -> Tensor:
+        """Which of these a kind is, `[m]`: to rounding, or to a share of its extent that no datum tells."""
+        q = max(kind.order, self.directions.shape[2])
+        mine, other = (
+            torch.nn.functional.pad(u, (0, 0, 0, q - u.shape[-2])) for u in (self.directions, kind.directions)
+        )
+        sides = kind.sides_or_zero
+        near = tolerance * float(kind.points.abs().max() + sides.max()) + rounding
+        same = ((self.points - kind.points).abs() <= near).flatten(1).all(1)
+        same &= ((self.sides - sides).abs() <= near).flatten(1).all(1)
+        same &= ((self.weights - kind.weights).abs() <= tolerance).all(1) & (self.orders == kind.orders).all(1)
+        return same & ((mine - other).abs() <= tolerance * other.abs().amax()).flatten(1).all(1) if q else same
+
+
+def mean_atoms(functionals: Functionals) -> float:
+    """Atoms of a row, on average."""
+    return len(functionals.weights) / max(1, len(functionals))
+
+
+def about(kind: Functionals, places: Tensor) -> Functionals:
+    """The translates of one functional to places `[n, d]`."""
+    n, p = len(places), len(kind.weights)
+    return Functionals(
+        Sites((places[:, None] + kind.points).flatten(0, 1)),
+        kind.weights.repeat(n),
+        kind.orders.repeat(n),
+        kind.directions.repeat(n, 1, 1),
+        p * torch.arange(n, device=places.device),
+        None if kind.sides is None else kind.sides.repeat(n, 1),
+    )
+
+
+def scale_of_functionals(
+    kernel: Kernel,
+    sites: Functionals,
+    noise: Tensor,
+    *,
+    looser: float = 10.0,
+    num_places: int = 16,
+    num_neighbours: int = 64,
+    num_atoms: int = 1024,
+) -> tuple[float, Callable[[Tensor], Tensor]]:
+    """A typical posterior variance of values near the data; and how many times more a frequency counts than for them.
+
+    As `posterior_scale` finds it, at as many data as places between them. There the kinds of data have posterior
+    variances, too: the variance |D|^2 S that modes leave out of a kind counts in proportion to its own.
+
+    Args:
+        looser: how much more of a slope's variance may be missing than of a value's. What is missing of a slope counts
+            as its noise: with 10, means err by some thousandths of a posterior standard deviation, and variances by a
+            thousandth; with 1000, by a tenth and by a fiftieth (Matern-5/2, 200 values and as many slopes).
+        num_places, num_neighbours: as for `posterior_scale`; neighbours have `num_atoms` together at the most.
+    """
+    kernel, t = kernel.owned().to("cpu", torch.float64), kernel.num_outputs
+    sites, noise = sites.mapped(lambda b: b.detach().cpu()), noise.detach().double().cpu()
+    kinds, X, channels, scale = located(sites, t)
+    assert channels is not None and scale is not None
+    noise, n, d = noise / scale.square(), *X.shape
+    generator = torch.Generator().manual_seed(0x1A771CE)  # not one that data may have been made with
+    lower, upper = X.aminmax(dim=0)
+    side = (upper - lower).clamp_min(1e-300)
+    some = torch.randint(n, (num_places,), generator=generator, device="cpu")
+    u = torch.rand(num_places, d, generator=generator, dtype=torch.float64, device="cpu")
+    places = torch.cat([lower + (upper - lower) * u, X[some]])
+    own = torch.cat([torch.full((num_places,), 0 if n == 1 else -1, device="cpu"), some])
+    m = min(num_neighbours, n, max(1, round(num_atoms / mean_atoms(sites))))
+    near = nearest(places / side, X / side, m)  # [p, m]
+    count = 1 if kinds is None else 1 + len(kinds)
+    # A place's value and what the other kinds observe there, of the output of its nearest datum; then its neighbours.
+    of = torch.cat([channels[near[:, :1]] % t + t * torch.arange(count, device="cpu"), channels[near]], dim=1)
+    Z = torch.cat([places[:, None].expand(-1, count, -1), X[near]], dim=1)
+    index = torch.arange(of.numel(), device="cpu").view_as(of)
+    K = covariances_of_groups(kernel, functionals_at(kinds, Z.flatten(0, 1), of.flatten(), t), index)
+    v = K.diagonal(dim1=1, dim2=2)[:, :count]  # [p, count]
+    of_data = K.diagonal(dim1=1, dim2=2)[:, count:]
+    given = torch.where(near == own[:, None], 1e6 * of_data, noise[near]) + 1e-10 * of_data
+    L = torch.linalg.cholesky_ex(K[:, count:, count:] + given.diag_embed()).L
+    explained = torch.linalg.solve_triangular(L, K[:, count:, :count], upper=False).square().sum(1)
+    left = torch.nan_to_num(v - explained, nan=0.0).maximum(1e-10 * v).clamp_min(1e-300)
+    needed = left.unflatten(0, (-1, num_places)).mean(1).log().mean(0).exp()  # [count]
+
+    def seen(theta: Tensor) -> Tensor:
+        found = torch.ones_like(theta[:, 0])
+        for k, scale in enumerate(needed[1:].tolist()):
+            assert kinds is not None
+            power = on_frequencies(kinds[k : k + 1], theta).abs().square()
+            found = torch.maximum(found, power * (float(needed[0]) / (looser * scale)))
+        return found
+
+    return float(needed[0]), seen
+
+
+def functionals_at(kinds: Functionals | None, places: Tensor, channels: Tensor | None, num_outputs: int) -> Functionals:
+    """The functionals of data of these channels, at places `[n, d]`."""
+    if channels is None:
+        return Functionals.of(Sites(places))
+    number, parts, order = channels // num_outputs, [], []
+    for k in number.unique().tolist():
+        mine = (number == k).nonzero()[:, 0]
+        values = Sites(places[mine])
+        parts.append(values if kinds is None or k == 0 else about(kinds[k - 1 : k], places[mine]))
+        order.append(mine)
+    joined = Functionals.concatenated(parts)[torch.cat(order).argsort()]
+    return joined if num_outputs == 1 else joined.of_outputs(channels % num_outputs)
+
+
+def covariances_of_groups(kernel: Kernel, functionals: Functionals, index: Tensor, atoms: int = 256) -> Tensor:
+    """The covariances within groups of functionals, whose numbers are `[p, m]`: `[p, m, m]`; of groups with about so
+    many atoms at once."""
+    m, found = index.shape[1], []
+    for some in index.split(max(1, round(atoms / (m * mean_atoms(functionals))))):
+        rows = functionals[some.flatten()]
+        blocks = functional_covariance(kernel, rows, rows).view(len(some), m, len(some), m)
+        found.append(blocks.diagonal(dim1=0, dim2=2).movedim(-1, 0))
+    return torch.cat(found)
+
+
+def on_frequencies(kind: Functionals, theta: Tensor) -> Tensor:
+    """D(theta) of frequencies `[m, d]`: complex, `[m]`."""
+    total = torch.zeros(len(theta), dtype=torch.complex128, device=theta.device)
+    atoms = zip(kind.points, kind.sides_or_zero, kind.weights, kind.orders.tolist(), kind.directions, strict=True)
+    for z, side, w, order, u in atoms:
+        wave = torch.polar(torch.ones_like(theta[:, 0]), theta @ z) * (w * averages_of_waves(theta, side[None])[0])
+        for along in u[:order]:
+            wave = wave * (1j * (theta @ along))
+        total += wave
+    return total
+
+
+@dataclass(frozen=True)
+class OnModes:
+    """D of one kind on the modes of a lattice, as products with weights of its functions: D `[h + 1]` on one mode of
+    each pair, then on the constant."""
+
+    half: Tensor
+
+    @staticmethod
+    def of(kind: Functionals, lattice: Lattice) -> OnModes:
+        """That of a kind."""
+        theta = lattice.period.new_zeros(lattice.num_pairs + 1, kind.input_dim)
+        places = torch.arange(lattice.num_pairs, device=theta.device) + lattice.num_pairs + 1
+        theta[:-1, lattice.dims] = lattice.mode(places).to(theta)
+        return OnModes(on_frequencies(kind.to(theta.device, theta.dtype), theta))
+
+    @property
+    def boxed(self) -> Tensor:
+        """D on all modes, in the order of the lattice's box: `[c]`."""
+        return torch.cat([self.half[:-1].conj().flip(0), self.half[-1:], self.half[:-1]])
+
+    @property
+    def power(self) -> Tensor:
+        """|D|^2 of each function, `[c]`."""
+        power = self.half.real.square() + self.half.imag.square()
+        return torch.cat([power[:-1], power])
+
+    def __call__(self, W: Tensor) -> Tensor:
+        """Weights `[.., c]` of f as those of x -> L f(x + .)."""
+        return self._turned(W, self.half.imag)
+
+    def transposed(self, W: Tensor) -> Tensor:
+        """The transpose of that."""
+        return self._turned(W, -self.half.imag)
+
+    def _turned(self, W: Tensor, imaginary: Tensor) -> Tensor:
+        h = len(self.half) - 1
+        cos, sin, one = W.split([h, h, 1], dim=-1)
+        real, imaginary = self.half.real, imaginary[:-1]
+        parts = [cos * real[:-1] + sin * imaginary, sin * real[:-1] - cos * imaginary, one * real[-1]]
+        return torch.cat(parts, dim=-1)
