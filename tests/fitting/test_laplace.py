@@ -14,6 +14,7 @@ from sklearn.gaussian_process import kernels as sklearn_kernels
 import matheron
 from matheron import kernels
 from matheron import likelihoods as L
+from matheron.fitting import laplace
 from matheron.solvers import ConvergenceWarning
 
 classifier: Any = Classifier
@@ -198,10 +199,10 @@ def test_a_fit_climbs_as_high_as_scikit_learn_s():
     model = classifier(theirs.ConstantKernel(1.0) * theirs.RBF([1.0, 1.0]), n_restarts_optimizer=2, random_state=0)
     best = model.fit(X, y).log_marginal_likelihood_value_
     kernel = kernels.Scaled(kernels.RBF([1.0, 1.0]), 1.0)
-    gp = matheron.fit(kernel, X, y, likelihood=L.Bernoulli(), mean=0.0, seed=0)
+    gp = matheron.fit(kernel, X, y, likelihood=L.Bernoulli(), mean=0.0, num_starts=2, seed=0)
     assert isinstance(gp, matheron.LatentGP)
     assert float(matheron.log_marginal_likelihood(gp)) > best - 1e-3
-    freed = matheron.fit(kernel, X, y, likelihood=L.Bernoulli(), seed=0)
+    freed = matheron.fit(kernel, X, y, likelihood=L.Bernoulli(), num_starts=2, seed=0)
     assert matheron.log_marginal_likelihood(freed) >= matheron.log_marginal_likelihood(gp) - 1e-3
 
 
@@ -247,11 +248,39 @@ def test_a_fit_recovers_rates_from_some_of_many_counts():
     assert "Matern.lengthscale" in str(summary := matheron.summary(gp)) and "noise" not in str(summary)
 
 
+def test_a_fit_of_counts_finds_a_lengthscale_far_shorter_than_the_kernel_s():
+    """Waves of length 1 over a range of 30: from lengthscales near the range's own all of it looks like noise."""
+    g = torch.Generator().manual_seed(0)
+    t = 30 * torch.rand(120, 1, generator=g, dtype=torch.float64)
+    y = torch.poisson((1 + (2 * torch.pi * t[:, 0]).sin()).exp(), generator=g)
+    gp = matheron.fit(kernels.Matern(2.5, 10.0), t, y, likelihood=L.Poisson(), num_starts=2, seed=0)
+    assert 0.1 < matheron.summary(gp).rows["Matern.lengthscale"] < 1.0
+
+
+def test_an_interrupted_fit_of_counts_keeps_the_best_found_so_far(monkeypatch):
+    t = torch.linspace(0, 10, 40, dtype=torch.float64)[:, None]
+    y = torch.poisson((1 + t[:, 0].sin()).exp(), generator=torch.Generator().manual_seed(0))
+    evaluate, calls = laplace._evidence, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) > 5:
+            raise KeyboardInterrupt
+        return evaluate(*args)
+
+    monkeypatch.setattr(laplace, "_evidence", interrupted)
+    with pytest.warns(matheron.FitWarning, match="the fit was interrupted"):
+        gp = matheron.fit(kernels.RBF(5.0), t, y, likelihood=L.Poisson(), num_starts=1, seed=0, progress=True)
+    monkeypatch.setattr(laplace, "_evidence", evaluate)
+    given = matheron.approximate(kernels.RBF(5.0), t, y, likelihood=L.Poisson())
+    assert matheron.log_marginal_likelihood(gp) > matheron.log_marginal_likelihood(given)
+
+
 @pytest.mark.slow  # a minute
 def test_a_fit_to_many_counts_says_to_how_many_it_was():
     points = torch.linspace(0, 10, 2500, dtype=torch.float64)[:, None]
     y = torch.poisson(points[:, 0].sin().exp(), generator=torch.Generator().manual_seed(0))
-    with pytest.warns(matheron.FitWarning, match="fitted to 2,000 of the 2,500 outcomes"):
+    with pytest.warns(matheron.FitWarning, match="fitted to 2,000 of the 2,500 observations"):
         matheron.fit(kernels.RBF(1.0), points, y, likelihood=L.Poisson(), num_starts=1, seed=0)
 
 
