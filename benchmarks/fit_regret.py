@@ -66,6 +66,7 @@ def study(name: str, fit: str, seed: int, budget: int, q: int) -> tuple[float, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=16)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--budget", type=int, default=60, help="evaluations in all")
     parser.add_argument("--q", type=int, default=4, help="evaluations per round")
     parser.add_argument("--functions", nargs="+", choices=list(FUNCTIONS), default=list(FUNCTIONS))
@@ -76,7 +77,7 @@ def main() -> None:
     for name in options.functions:
         ends: dict[str, list[float]] = {fit: [] for fit in FITS}
         spent = dict.fromkeys(FITS, 0.0)
-        for seed in range(options.seeds):
+        for seed in range(options.first, options.first + options.seeds):
             for fit in FITS:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
