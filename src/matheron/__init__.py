@@ -1,19 +1,26 @@
-"""matheron: draw functions from Gaussian process posteriors, and evaluate them anywhere.
+"""matheron draws functions from Gaussian process posteriors, which can then be evaluated anywhere.
+
+This is how data flow through the library:
 
 a kernel and data    matheron.kernels, ExactGP, SparseGP
-  -> solvers/        factor(K), then solve(b)
-  -> features/       x -> Phi: a finite basis for the prior
+  -> solvers/        factorise K, or solve with it iteratively
+  -> features/       a finite basis for the prior, x -> Phi
   -> draw            Matheron's rule
-  -> Paths           what you hold: prior path + update path
-  -> evaluate/       how Paths are computed
+  -> Paths           the functions: prior path + update path
+  -> evaluate/       values and gradients of the functions
+
+>>> import matheron
+>>> gp = matheron.ExactGP(matheron.kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+>>> matheron.draw(gp, 64)([[0.5]]).shape
+torch.Size([64, 1])
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-# Names are imported when they are first asked for: torch takes two seconds, which `matheron --help` and a shell that
-# completes words should not take. Type checkers read the first list, Python the second; a test holds them together.
+# Names are imported at first use, because torch takes two seconds to import, and `matheron --help` and shell completion
+# must be faster. Type checkers read the first list, and Python the second; a test checks that they agree.
 if _TYPE_CHECKING:
     from . import fields as fields
     from . import kernels as kernels
