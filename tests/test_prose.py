@@ -66,12 +66,6 @@ SOURCE = ROOT / "src/matheron"
 # Files that still name equations by labels of the paper's LaTeX source, with their number. It only becomes smaller.
 LABELS = {
     "dynamics/rollouts.py": 1,
-    "paths/exact.py": 4,
-    "paths/matheron_rule.py": 2,
-    "paths/paths.py": 1,
-    "paths/prior.py": 1,
-    "paths/refreshing.py": 1,
-    "paths/sparse.py": 2,
     "dynamics/iterative.py": 1,
     "thompson/strategies.py": 1,
 }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .checks import as_array, many
-from .modes import derivative_along
+from .jacobian import derivative_along
 from .sites import Sites, joined_sites
 from .value import Value
 

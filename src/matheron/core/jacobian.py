@@ -1,8 +1,8 @@
-"""The Jacobian of a function that has no closed form of it: one's own, or one that torch differentiates as well."""
+"""Automatic derivatives of functions of points that have no closed form of them: Jacobians, and along directions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -31,3 +31,26 @@ def jacobian(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, T
         axes = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device)
         J = torch.stack([vjp(axis.expand_as(y))[0] for axis in axes], dim=-2)
     return y.detach(), J.detach()
+
+
+def derivative_along(
+    function: Callable[[Tensor], Tensor], x: Tensor, directions: Sequence[Tensor], reverse: bool | None = None
+) -> Tensor:
+    """The derivative of a map of points x `[n, d]`, each by itself, along directions `[n, d]`: the map's value at none.
+
+    One direction is differentiated forward. Several are by two reverse sweeps each, the second of which transposes the
+    first, since forward differentiation within itself leaves out custom functions (`torch.autograd.Function.jvp`).
+    """
+    if not directions:
+        return function(x)
+    u, *more = directions
+    reverse = len(directions) > 1 if reverse is None else reverse
+
+    def inner(x: Tensor) -> Tensor:
+        return derivative_along(function, x, more, reverse)
+
+    if not reverse:
+        return torch.func.jvp(inner, (x,), (u.to(x).expand_as(x),))[1]
+    f, pull, *_ = torch.func.vjp(inner, x)
+    transposed = torch.func.vjp(lambda cotangent: pull(cotangent)[0], torch.zeros_like(f))[1]
+    return transposed(u.to(x).expand_as(x))[0]

@@ -7,7 +7,7 @@ both: by `kept` where it follows from plain arguments, and inside `outside` wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper, lru_cache
 from typing import TypeVar, overload
@@ -114,26 +114,3 @@ def as_numpy(tensor: Tensor) -> np.ndarray:
         return tensor.detach().cpu().numpy()
     with outside():
         return plain(tensor).cpu().numpy()
-
-
-def derivative_along(
-    function: Callable[[Tensor], Tensor], x: Tensor, directions: Sequence[Tensor], reverse: bool | None = None
-) -> Tensor:
-    """The derivative of a map of points x `[n, d]`, each by itself, along directions `[n, d]`: the map's value at none.
-
-    One direction is differentiated forward. Several are by two reverse sweeps each, the second of which transposes the
-    first, since forward differentiation within itself leaves out custom functions (`torch.autograd.Function.jvp`).
-    """
-    if not directions:
-        return function(x)
-    u, *more = directions
-    reverse = len(directions) > 1 if reverse is None else reverse
-
-    def inner(x: Tensor) -> Tensor:
-        return derivative_along(function, x, more, reverse)
-
-    if not reverse:
-        return torch.func.jvp(inner, (x,), (u.to(x).expand_as(x),))[1]
-    f, pull, *_ = torch.func.vjp(inner, x)
-    transposed = torch.func.vjp(lambda cotangent: pull(cotangent)[0], torch.zeros_like(f))[1]
-    return transposed(u.to(x).expand_as(x))[0]

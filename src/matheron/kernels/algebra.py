@@ -17,10 +17,19 @@ from ..core.checks import ArrayLike, positive
 from ..core.modes import transformed
 from ..core.own_function import as_features
 from ..core.value import Parts, Value, shown
-from .base import Around, Kernel, RadialPart, SpectralMeasure, Term
+from .base import Kernel, RadialPart, SpectralMeasure, Term
 from .composed_measures import Embedded, Mixture
 
 __all__ = ["OnDims", "Product", "Scaled", "Sum"]
+
+
+class Around(Kernel):
+    """A kernel that is linear in one other, its `kernel`."""
+
+    kernel: Kernel
+
+    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
+        return [(B, self.replaced(kernel=k)) for B, k in self.kernel.coupled()]
 
 
 class Scaled(Around):
@@ -217,7 +226,13 @@ class OnDims(Around):
 
     def terms(self, input_dim: int) -> list[Term]:
         self._check(input_dim)
-        return [term.embedded(self.dims, input_dim) for term in self.kernel.terms(len(self.dims))]
+        index = torch.tensor([*self.dims, input_dim], device="cpu")
+        found = []
+        for term in self.kernel.terms(len(self.dims)):
+            forms = tuple(c.new_zeros(input_dim + 1).index_copy(0, index.to(c.device), c) for c in term.forms)
+            on = {name: tuple(k.on(self.dims) for k in getattr(term, name)) for name in ("stationary", "own")}
+            found.append(replace(term, forms=forms, **on))
+        return found
 
     def nearest(self, x: Tensor) -> Tensor:
         x = x.clone()

@@ -8,7 +8,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..core.arena import empty, frame, weigh
 from ..core.checks import ArrayLike, as_tensor, check_dim
-from ..core.modes import derivative_along, transformed
+from ..core.jacobian import derivative_along
+from ..core.modes import transformed
 from ..core.sites import Sites
 from ..core.value import REGISTRY, Value
 
@@ -237,15 +238,6 @@ class Stationary(Kernel):
         return [Term(one, stationary=(self,))]
 
 
-class Around(Kernel):
-    """A kernel that is linear in one other, its `kernel`."""
-
-    kernel: Kernel
-
-    def coupled(self) -> list[tuple[Tensor | None, Kernel]]:
-        return [(B, self.replaced(kernel=k)) for B, k in self.kernel.coupled()]
-
-
 class SpectralMeasure(ABC):
     """What features need to know of a stationary kernel: where its frequencies lie.
 
@@ -343,13 +335,6 @@ class Term:
     def active_dims(self, input_dim: int) -> list[int]:
         """The coordinates on which the stationary part depends."""
         return sorted({i for k in self.stationary for i in k.active_dims(input_dim)})
-
-    def embedded(self, dims: list[int], input_dim: int) -> Term:
-        """The term of the same kernel applied to some coordinates alone."""
-        index = torch.tensor([*dims, input_dim], device="cpu")
-        forms = tuple(c.new_zeros(input_dim + 1).index_copy(0, index.to(c.device), c) for c in self.forms)
-        on = {name: tuple(k.on(dims) for k in getattr(self, name)) for name in ("stationary", "own")}
-        return replace(self, forms=forms, **on)
 
 
 def same_coupling(a: Tensor | None, b: Tensor | None) -> bool:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..core.arena import computed, empty, weigh, weigh_coordinates
 from ..core.checks import ArrayLike, per_dimension, positive
-from ..core.modes import derivative_along, kept, transformed
+from ..core.jacobian import derivative_along
+from ..core.modes import kept, transformed
 from .base import Kernel, RadialPart, SpectralMeasure, Stationary, centred, distance_at_once, squared_distance
 
 __all__ = ["RBF", "Matern", "Radial"]

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ..core.checks import per_dimension
 from ..core.modes import as_numpy, kept
-from .base import Around, Kernel, SpectralMeasure, Term, centred
+from .algebra import Around
+from .base import Kernel, SpectralMeasure, Term, centred
 from .composed_measures import Moved
 from .radial import Elliptical, Radial
 

@@ -23,7 +23,6 @@ from .multi_model import stack as stack
 from .paths import AbstractPaths as AbstractPaths
 from .paths import Paths as Paths
 from .paths import PriorPlusUpdate as PriorPlusUpdate
-from .paths import require_paths as require_paths
 from .prior import PriorPaths as PriorPaths
 from .prior import mixed as mixed
 from .prior import observed_before as observed_before
@@ -31,6 +30,7 @@ from .prior import prior_on as prior_on
 from .properties import fused_recursion as fused_recursion
 from .properties import has_choices as has_choices
 from .properties import has_domain as has_domain
+from .properties import require_paths as require_paths
 from .properties import shares_work as shares_work
 from .slopes import PartialDerivatives as PartialDerivatives
 from .sparse import Inducing as Inducing

@@ -1,6 +1,6 @@
 """Data, and ExactUpdate: Matheron's rule in function space, and the same paths given more data.
 
-    v  =  (K_nn + sigma^2 I)^-1 (y - f - eps)          `eqn:matheron_gp_exact`
+    v  =  (K_nn + sigma^2 I)^-1 (y - f - eps)          equation (11)
 
 More data are given to the same draw by solving for v anew with the same w and eps, or by extending a kept factor.
 """
@@ -349,9 +349,9 @@ _posterior_of = Recorder(ExactUpdate.posterior)
 def update_weights(
     state: State, y: Tensor, f: Tensor, eps: Tensor, guess: Tensor | None = None
 ) -> tuple[Tensor, Stats]:
-    """v = (K_nn + sigma^2 I)^-1 (y - f - eps), `eqn:matheron_gp_exact`: the weights of k(., X).
+    """v = (K_nn + sigma^2 I)^-1 (y - f - eps), equation (11): the weights of k(., X).
 
-    With K_mm for K_nn + sigma^2 I and u for y it is `eqn:matheron_gp_sparse`; eps is then the noise of its jitter.
+    With K_mm for K_nn + sigma^2 I and u for y it is equation (10); eps is then the noise of its jitter.
     Without a graph they come in float64: `precision.py` says how many of the digits matter.
     """
     b = (y - f - eps).mT  # [n, s]
@@ -395,7 +395,7 @@ def exact_update(
     old: ExactUpdate | None = None,
     watch_spread: bool = False,
 ) -> ExactUpdate:
-    """The update of prior paths given data, `eqn:matheron_gp_exact`.
+    """The update of prior paths given data, equation (11).
 
     Args:
         state: that of the data's covariance, where there is one already; the solver makes it otherwise.

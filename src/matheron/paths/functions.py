@@ -20,7 +20,6 @@ from ..core.checks import (
     Names,
     as_array,
     as_real,
-    as_tensor,
     check_dim,
     check_names,
     check_points,
@@ -172,25 +171,9 @@ class EvaluableFunctions(PlacedFunctions):
         >>> paths.on_grid([torch.linspace(0, 1, 50), torch.linspace(0, 2, 100)]).shape
         torch.Size([2, 50, 100])
         """
-        if len(axes) != self.input_dim:
-            raise ValueError(f"axes: expected {self.input_dim}, one per dimension, got {len(axes)}")
-        like = torch.empty(0, dtype=self.dtype, device=self.device)
-        grid = [as_tensor(axis, "axes", like=like) for axis in axes]
-        if any(axis.ndim != 1 or len(axis) == 0 for axis in grid):
-            raise ValueError(f"axes: expected lists of numbers, got shapes {[list(axis.shape) for axis in grid]}")
-        outputs = [self.num_outputs] if self.num_outputs > 1 else []
-        shape = [self.num_paths, *map(len, grid), *outputs]
-        if isinstance(out, np.ndarray) and out.flags.writeable and out.flags.c_contiguous:
-            out = torch.from_numpy(out)  # shares its memory
-        out = like.new_empty(shape) if out is None else out
-        if not isinstance(out, Tensor):
-            what = "a read-only or strided array" if isinstance(out, np.ndarray) else type(out).__name__
-            raise TypeError(f"out: expected a tensor, or a contiguous NumPy array to write to, got {what}")
-        if list(out.shape) != shape or (out.dtype, out.device) != (self.dtype, self.device) or not out.is_contiguous():
-            got = f"{list(out.shape)}, {out.dtype} on {out.device}"
-            raise ValueError(f"out: expected contiguous {shape}, {self.dtype} on {self.device}, got {got}")
-        self._on_grid(grid, out if outputs else out.unsqueeze(-1))
-        return out
+        from .grids import values_on_grid
+
+        return values_on_grid(self, axes, out)
 
     @overload
     def __getitem__(self, index: Index) -> Self: ...

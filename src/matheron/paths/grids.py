@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.checks import ArrayLike, as_tensor
 from ..evaluate import Record, on_grid, values
 from .arithmetic import AbstractFunctions
+from .functions import EvaluableFunctions
+
+
+def values_on_grid(f: EvaluableFunctions, axes: Sequence[ArrayLike], out: Tensor | np.ndarray | None) -> Tensor:
+    """What `f.on_grid(axes, out=out)` returns: the values on a grid of axes from a user, checked."""
+    if len(axes) != f.input_dim:
+        raise ValueError(f"axes: expected {f.input_dim}, one per dimension, got {len(axes)}")
+    like = torch.empty(0, dtype=f.dtype, device=f.device)
+    grid = [as_tensor(axis, "axes", like=like) for axis in axes]
+    if any(axis.ndim != 1 or len(axis) == 0 for axis in grid):
+        raise ValueError(f"axes: expected lists of numbers, got shapes {[list(axis.shape) for axis in grid]}")
+    outputs = [f.num_outputs] if f.num_outputs > 1 else []
+    shape = [f.num_paths, *map(len, grid), *outputs]
+    if isinstance(out, np.ndarray) and out.flags.writeable and out.flags.c_contiguous:
+        out = torch.from_numpy(out)  # shares its memory
+    out = like.new_empty(shape) if out is None else out
+    if not isinstance(out, Tensor):
+        what = "a read-only or strided array" if isinstance(out, np.ndarray) else type(out).__name__
+        raise TypeError(f"out: expected a tensor, or a contiguous NumPy array to write to, got {what}")
+    if list(out.shape) != shape or (out.dtype, out.device) != (f.dtype, f.device) or not out.is_contiguous():
+        got = f"{list(out.shape)}, {out.dtype} on {out.device}"
+        raise ValueError(f"out: expected contiguous {shape}, {f.dtype} on {f.device}, got {got}")
+    f._on_grid(grid, out if outputs else out.unsqueeze(-1))
+    return out
 
 
 def grid_values(f: AbstractFunctions, axes: list[Tensor]) -> Tensor:

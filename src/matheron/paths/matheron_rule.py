@@ -9,7 +9,7 @@ from ..solvers.cholesky import cholesky_solve
 
 
 def matheron(a: Tensor, b: Tensor, beta: Tensor, cov_ab: Tensor, cov_bb: Tensor) -> Tensor:
-    """Matheron's rule, `eqn:matheron_finitedim`: draws of a given b = beta from joint draws of a and b.
+    """Matheron's rule, equation (8): draws of a given b = beta from joint draws of a and b.
 
         (a | b = beta)  =  a + Cov(a, b) Cov(b, b)^-1 (beta - b)
 
@@ -33,7 +33,7 @@ def matheron(a: Tensor, b: Tensor, beta: Tensor, cov_ab: Tensor, cov_bb: Tensor)
 
 
 def weight_space_update(Phi: Tensor, w: Tensor, y: Tensor, noise: Tensor, eps: Tensor) -> Tensor:
-    """w + Phi^T (Phi Phi^T + sigma^2 I)^-1 (y - Phi w - eps), `eqn:matheron_gp_rff`: draws of w given y.
+    """w + Phi^T (Phi Phi^T + sigma^2 I)^-1 (y - Phi w - eps), equation (12): draws of w given y.
 
     Args:
         Phi: features at the data `[n, ell]`.

@@ -28,7 +28,7 @@ from ..models.observations import Observations, as_observations, is_observable
 from ..models.observed_functionals import by_quadrature, check_observed, check_smooth, moved_inside, of_every_output
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
-from .arithmetic import AbstractFunctions, require_functions
+from .arithmetic import AbstractFunctions
 from .functionals import averaged, functionals_of
 from .grids import write_by_record
 from .prior import PriorPaths
@@ -163,17 +163,6 @@ class AbstractPaths(AbstractFunctions):
     @abstractmethod
     def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
         """The paths with their values at points `[p, d]`, and drawn afresh elsewhere."""
-
-
-def require_paths(paths: object, name: str = "paths") -> AbstractPaths:
-    """Paths of one model, or a TypeError that says what to do; for what needs a mean, or an update."""
-    functions = require_functions(paths, name)
-    if isinstance(functions, AbstractPaths):
-        return functions
-    raise TypeError(
-        f"{name}: expected paths, as matheron.draw gives them, got {type(paths).__name__}, which is made of such: "
-        "it has no posterior of its own to be given data, or compared with; use the paths that it is made of"
-    )
 
 
 class PriorPlusUpdate(AbstractPaths):
@@ -353,7 +342,7 @@ _record_of = Recorder(_make_record)
 class Paths(PriorPlusUpdate):
     """Functions drawn from a Gaussian process, a batch of them: a value that is never changed.
 
-        (f | u)(.)  =  mean(.) + sum_i w_i phi_i(.) + sum_j v_j k(., z_j)          eqn:decoupled_sample_path
+        (f | u)(.)  =  mean(.) + sum_i w_i phi_i(.) + sum_j v_j k(., z_j)          equation (13)
                                  `-- prior            `-- update
 
     Points and values have the shapes of `AbstractFunctions`.

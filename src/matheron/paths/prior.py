@@ -20,7 +20,7 @@ from .update import KernelSum
 
 @final
 class PriorPaths(Value):
-    """f(.) = sum_i w_i phi_i(.), `eqn:bayes_linear`: features, w `[s, t, ell]`, and each path's basis `[s]`.
+    """f(.) = sum_i w_i phi_i(.), equation (6): features, w `[s, t, ell]`, and each path's basis `[s]`.
 
     Paths that were drawn afresh but for their values at some points z (`AbstractPaths.refreshed`) have, beside these,
     a term sum_j a_j k(., z_j), `kept`, which makes f(z) what it was. Such an f is a function from the prior like any

@@ -5,7 +5,19 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..evaluate import Record, Recursion, record_shares_work, recursion_of
-from .arithmetic import AbstractFunctions
+from .arithmetic import AbstractFunctions, require_functions
+from .paths import AbstractPaths
+
+
+def require_paths(paths: object, name: str = "paths") -> AbstractPaths:
+    """Paths of one model, or a TypeError that says what to do; for what needs a mean, or an update."""
+    functions = require_functions(paths, name)
+    if isinstance(functions, AbstractPaths):
+        return functions
+    raise TypeError(
+        f"{name}: expected paths, as matheron.draw gives them, got {type(paths).__name__}, which is made of such: "
+        "it has no posterior of its own to be given data, or compared with; use the paths that it is made of"
+    )
 
 
 def shares_work(functions: object) -> bool:

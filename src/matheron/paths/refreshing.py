@@ -160,7 +160,7 @@ def _given_same(
 
 
 def _given_inducing(update: SparseUpdate, given: PosteriorCovariance, prior: PriorPaths, noise: _Noise) -> Inducing:
-    """v = v_mean + K_mm^-1 (root xi - f_m - eps), f_m without the mean: `eqn:matheron_gp_sparse`."""
+    """v = v_mean + K_mm^-1 (root xi - f_m - eps), f_m without the mean: equation (10)."""
     of_u, operator = update.inducing, given.operator
     assert isinstance(operator, CorrectedOperator) and of_u.root is not None and of_u.v_mean is not None
     Z, root, v_mean = of_u.sites, of_u.root, of_u.v_mean

@@ -14,7 +14,8 @@ from typing import ClassVar, Self, final
 import torch
 from torch import Tensor
 
-from ..core.modes import derivative_along, transformed
+from ..core.jacobian import derivative_along
+from ..core.modes import transformed
 from ..evaluate import Float64Term, PathTerm, Record, Recorder, WeightedSum, values, values_and_gradients
 from ..models.means import ConstantMean, LinearMean, Mean
 from ..models.observe import derivative

@@ -1,6 +1,6 @@
 """SparseUpdate: the update of paths of a sparse model, and of these given data.
 
-    v  =  K_mm^-1 (u - f_m)          `eqn:matheron_gp_sparse`, u from q(u)
+    v  =  K_mm^-1 (u - f_m)          equation (10), u from q(u)
 
 Data that are given later see the variational posterior's covariance k_q (`CorrectedOperator`).
 """
@@ -252,7 +252,7 @@ def draws_of_q(
 def sparse_update(
     gp: SparseGP, prior: PriorPaths, posterior: FactoredPosterior, generator: torch.Generator
 ) -> SparseUpdate:
-    """v = K_mm^-1 (u - f_m), `eqn:matheron_gp_sparse`, u from q(u)."""
+    """v = K_mm^-1 (u - f_m), equation (10), u from q(u)."""
     state, Z, jitter = posterior.state, posterior.sites, posterior.noise
     assert state is not None and isinstance(Z, Sites)
     s, m = prior.num_paths, len(Z)
