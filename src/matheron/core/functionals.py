@@ -268,25 +268,22 @@ class Functionals(Value):
         assert values is not None
         return self.summed(values.mT).mT
 
-    def of_waves(self, waves: Tensor, theta: Tensor) -> Tensor:
-        """L of cos(theta . x) and sin(theta . x), from their values `[N, 2 k]` at the atoms: `[n, 2 k]`."""
-        found = []
-        if self.sides is not None:
-            waves = waves * averages_of_waves(theta.to(waves), self.sides.to(waves)).repeat(1, 2)
+    def of_waves(self, waves_at: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
+        """L of cos(theta . x) and sin(theta . x) for k frequencies, `[n, 2 k]`; their values at points `[p, d]` are
+        waves_at, `[p, 2 k]`."""
+        each, place = self.distinct()
+        waves, theta = waves_at(each.points), theta.to(self.points)
+        k, total = len(theta), waves.new_empty(len(self.weights), waves.shape[1])
         for order, at in self.parts():
-            cos, sin = waves[at].chunk(2, dim=-1)
+            here = place[at]
+            cos, sin = waves[here, :k], waves[here, k:]
+            factor = self.weights[at, None]
             for u in self.directions[at, :order].unbind(1):
-                slope = u @ theta.to(u).mT  # [m, k]
-                cos, sin = -slope * sin, slope * cos
-            found.append((at, torch.cat([cos, sin], dim=-1)))
-        if len(found) == 1:
-            total = found[0][1]
-        else:
-            total = torch.empty_like(waves)
-            for at, part in found:
-                total[at] = part
-        if bool((self.weights != 1).any()):
-            total = total * self.weights[:, None]
+                factor = factor * (u @ theta.mT)  # [m, k]
+            if self.sides is not None:
+                factor = factor * averages_of_waves(theta, self.sides[at])
+            cos, sin = [(cos, sin), (-sin, cos), (-cos, -sin)][order]
+            total[at, :k], total[at, k:] = cos * factor, sin * factor
         return total if self.alone else self.summed(total.mT).mT
 
     def of_gradients(self, f: Tensor, df: Tensor) -> Tensor:

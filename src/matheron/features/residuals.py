@@ -142,7 +142,7 @@ class Reference:
             return torch.cat([P.cos(), P.sin()], dim=1)
 
         if products is None and roots is None and isinstance(self.sites, Functionals):  # derivatives in closed form
-            power = self.residual_power(self.sites.of_waves(waves_at(self.sites.points), theta))
+            power = self.residual_power(self.sites.of_waves(waves_at, theta))
             return as_numpy(power.unflatten(1, (2, -1)).sum(1).double())
         columns = [None] if roots is None else [R for R in roots.to(self.G).unbind(-1) if bool(R.any())]
         for column in columns:

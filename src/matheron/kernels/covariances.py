@@ -41,20 +41,25 @@ def _of_functionals(kernel: Kernel, a: Functionals, b: Functionals, most_numbers
 
 def _of_atoms(kernel: Kernel, a: Functionals, b: Functionals) -> Tensor:
     """Compute the covariance `[N, M]` of weighted atoms in newly allocated memory."""
-    parts = [(p, q) for p in a.parts() for q in b.parts()]
-    if len(parts) == 1:
-        ((order, _), (other, _)) = parts[0]
-        return _of_orders(kernel, a, b, order, other)
-    out = None
-    for (order, rows), (other, columns) in parts:
-        block = _of_orders(kernel, _atoms(a, rows), _atoms(b, columns), order, other)
-        if out is None:
-            out = block.new_zeros(len(a.weights), len(b.weights))
-        if isinstance(rows, slice) or isinstance(columns, slice):
-            out[rows, columns] = block
+    rows, columns = a.parts(), b.parts()
+    if len(rows) == len(columns) == 1:
+        return _of_orders(kernel, a, b, rows[0][0], columns[0][0])
+    left, right = [_atoms(a, at) for _, at in rows], [_atoms(b, at) for _, at in columns]
+    blocks: dict[tuple[int, int], Tensor] = {}
+    for i, (order, _) in enumerate(rows):
+        for j, (other, _) in enumerate(columns):
+            known = blocks[j, i].mT if a is b and j < i else None
+            blocks[i, j] = _of_orders(kernel, left[i], right[j], order, other) if known is None else known
+    if not blocks:
+        return a.points.new_zeros(len(a.weights), len(b.weights))
+    out = blocks[0, 0].new_empty(len(a.weights), len(b.weights))
+    for (i, j), block in blocks.items():
+        at, to = rows[i][1], columns[j][1]
+        if isinstance(at, slice) or isinstance(to, slice):
+            out[at, to] = block
         else:
-            out[rows[:, None], columns] = block
-    return a.points.new_zeros(len(a.weights), len(b.weights)) if out is None else out
+            out[at[:, None], to] = block
+    return out
 
 
 def _atoms(functionals: Functionals, index: slice | Tensor) -> Functionals:
