@@ -13,9 +13,7 @@ lies beyond the last box is added to the outermost octave of the last lattice.
 
 The period P of such a lattice is shorter than the domain. Its functions repeat themselves, and so does its covariance:
 at the multiples of P, to within a wavelength of the modes before, points share what the lattice has of the variance (a
-hundredth, say) where they should share nothing. At all other differences the covariance is right. Along a coordinate
-in which what lies beyond the modes is correlated over many of its wavelengths, as along the smooth factor of a product,
-P is some correlation lengths at least.
+hundredth, say) where they should share nothing. At all other differences the covariance is right.
 
 On a grid single waves are seen as stripes where its modes are further apart than the grid's own. So the second lattice,
 whose frequencies a fine map shows, has about half the domain for its period: its modes are two waves in the domain
@@ -61,10 +59,6 @@ class Shells:
         modes: of each further lattice, over those of the one before.
         shortest: wavelength that the last lattice reaches, over the domain's side, unless lower frequencies leave out
             no more than is allowed.
-        effective: modes that share a lattice's variance along a coordinate, (sum p)^2 / sum p^2, at least, unless the
-            period is the first lattice's: the number of correlation lengths in a period.
-        inside: steps on each side of zero that the box before has at least, unless frequencies grow by two alone: fewer
-            tell too little of the spectrum there, and the period would be no longer than the longest wavelength.
         accuracy: of transforms, relative to the scale of these lattices, which have a tenth of the prior's scale.
     """
 
@@ -73,8 +67,6 @@ class Shells:
     growth: float = 2.0
     modes: float = 0.65
     shortest: float = 3e-4
-    effective: float = 4.0
-    inside: float = 4.0
     accuracy: float = 1e-9
 
     @property
@@ -88,19 +80,12 @@ class Shells:
         highest = [p / (self.shortest * (side or p)) for p, side in zip(box.period, box.side, strict=True)]  # modes
         tails = _tails(box, input_dim, 4 * int(max(highest)))
         inner = first = box.edges
-        least = [0.0] * k  # of periods
         shells: list[tuple[Box, Tensor]] = []
         for i, growth in enumerate(self._growths(box, tails, highest, block.allowed)):
             edges = [edge * g for edge, g in zip(first, growth, strict=True)]
             scale = (self.first_modes * self.modes**i) ** (1 / k)
-            while True:
-                shell = _shell(box, edges, [scale * m + 0.5 for m in box.m], least)
-                c = _variances(shell, inner, input_dim)
-                short = [p < q for p, q in zip(shell.period, box.period, strict=True)]
-                narrow = [s and n < self.effective for s, n in zip(short, _effective_modes(c.detach()), strict=True)]
-                if not any(narrow):
-                    break
-                least = [2 * p if n else q for p, n, q in zip(shell.period, narrow, least, strict=True)]
+            shell = _shell(box, edges, [scale * (m + 0.5) for m in box.m])
+            c = _variances(shell, inner, input_dim)
             shells.append((shell, c))
             inner = shell.edges
         # The outermost octave has the mass beyond the last box too, by the spectrum's marginals: what they count twice
@@ -137,11 +122,9 @@ class Shells:
         # How much frequencies grow in all, to the second lattice, and from each to the next: logarithms, and geometric
         # means over the coordinates.
         total = sum(map(math.log, gains)) / k
-        steps = 0.5 * (self.first_modes * box.num_modes) ** (1 / k)  # of the second lattice, on each side of zero
-        largest = max(2.0, steps / self.inside)
         periods = math.prod(p / (side or p) for p, side in zip(box.period, box.side, strict=True))
-        second = math.log(min(largest, max(2.0, (self.first_modes * periods) ** (1 / k) / self.period)))
-        further = math.log(min(largest, self.growth))
+        second = math.log(max(self.growth, (self.first_modes * periods) ** (1 / k) / self.period))
+        further = math.log(self.growth)
         count = max(0, math.ceil((total - second) / further - 0.25))
         ends = [total - i * (total - second) / max(1, count) for i in reversed(range(count + 1))]
         return [[gain ** (end / total) for gain in gains] for end in ends]
@@ -164,22 +147,16 @@ def _beyond(tail: Tensor, m: float) -> float:
     return float(tail[int(m)]) if m < len(tail) else 0.0
 
 
-def _effective_modes(c: Tensor) -> list[float]:
-    """Along each coordinate, how many modes share the variance: (sum p)^2 / sum p^2."""
-    marginals = [c.sum([other for other in range(c.ndim) if other != axis]) for axis in range(c.ndim)]
-    return [float(p.sum().square() / p.square().sum().clamp_min(1e-300)) for p in marginals]
-
-
-def _shell(box: Box, edges: list[float], modes: list[float], least: list[float], ratio: float = 1.272) -> Box:
-    """A box up to the edges, with about so many modes on each side of zero; periods are `least` or longer.
+def _shell(box: Box, edges: list[float], modes: list[float], ratio: float = 1.272) -> Box:
+    """A box up to the edges, with about so many modes on each side of zero.
 
     The modes of neighbouring coordinates have the ratio `ratio`, and so have the periods where edges are equal: the
     root of the golden ratio, which fractions of small numbers are furthest from.
     """
     modes = [m * ratio ** (axis - (len(modes) - 1) / 2) for axis, m in enumerate(modes)]
     periods = tuple(
-        p if fixed else min(p, max(2 * math.pi * m / edge, shortest))
-        for p, fixed, m, edge, shortest in zip(box.period, box.fixed, modes, edges, least, strict=True)
+        p if fixed else min(p, 2 * math.pi * m / edge)
+        for p, fixed, m, edge in zip(box.period, box.fixed, modes, edges, strict=True)
     )
     m = tuple(math.ceil(edge * p / (2 * math.pi) - 0.5) for edge, p in zip(edges, periods, strict=True))
     return replace(box, period=periods, m=m)
