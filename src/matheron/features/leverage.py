@@ -56,8 +56,9 @@ from ..kernels.composed_measures import components
 from ..kernels.radial import Elliptical
 from ..solvers import FactoredPosterior
 from .explicit import as_cosines, monomial_count, monomials
-from .features import RANDOM, Coupled, FeatureSpec, fixed_net, orthogonal, rand, root_of, sobol
+from .features import RANDOM, Coupled, FeatureSpec, rand, root_of
 from .harmonics import leading_signs
+from .quasi_random import fixed_net, orthogonal, sobol
 from .residuals import Reference
 
 

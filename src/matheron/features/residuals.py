@@ -14,7 +14,7 @@ from ..core.sites import Sites, concatenated
 from ..kernels import Kernel, coupled_covariance, coupled_diagonal
 from ..solvers import Cholesky, CholeskyState, FactoredPosterior, KernelOperator, covariance
 from ..solvers.cholesky import solved
-from .features import fixed_net
+from .quasi_random import fixed_net
 
 
 @torch.no_grad()
