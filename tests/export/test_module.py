@@ -336,13 +336,14 @@ def by_code():
 
 
 def test_code_of_ones_own_travels_in_modules_and_graphs_and_no_file_of_numbers_holds_it(tmp_path):
-    for _, functions in by_code():
+    for name, functions in by_code():
         module = functions.to_module()
         assert_same(functions, module)
         x = points(7, 2)
-        functions.export(tmp_path / "f.pt2")
-        graph = torch.export.load(tmp_path / "f.pt2").module()
-        torch.testing.assert_close(graph(x), functions(x), rtol=1e-12, atol=1e-12)
+        if name in ("a class", "a feature map"):  # tracing takes seconds
+            functions.export(tmp_path / "f.pt2")
+            graph = torch.export.load(tmp_path / "f.pt2").module()
+            torch.testing.assert_close(graph(x), functions(x), rtol=1e-12, atol=1e-12)
         with pytest.raises(
             TypeError, match=r"no \.safetensors file holds .* code of .* own; write an \.onnx or a \.pt2"
         ):

@@ -158,10 +158,16 @@ def translate(kernel: Any, params: Mapping[str, Any] | None = None) -> Geometric
     factors: list[Any] = kernel.space if isinstance(kernel.space, list) else [kernel.space]
     where = " x ".join(map(str, factors))
     params = dict(kernel.init_params() if params is None else params)
-    if isinstance(kernel.space, list) or not set(params) <= {"nu", "lengthscale"}:
+    if isinstance(kernel.space, list):
         raise TypeError(
             f"kernel: {type(kernel).__name__} on {where} is not understood; expected a Matern kernel on one space; "
             "translate the kernel of each factor, and multiply them: k1.on([0, 1, 2]) * k2.on([3])"
+        )
+    if not set(params) <= {"nu", "lengthscale"}:
+        raise TypeError(
+            f"kernel: {type(kernel).__name__} on {where} is not understood, which has the parameters {sorted(params)}; "
+            "expected a Matern kernel with nu and lengthscale alone. Others, such as Hodge kernels on the edges of a "
+            "graph, are kernels.from_callables(k, sample_features)"
         )
     missing = {"nu", "lengthscale"} - set(params)
     if missing:

@@ -192,7 +192,8 @@ class AbstractFunctions(EvaluableFunctions):
     def derivative(self, dim: int) -> AbstractFunctions:
         """The partial derivative df/dx_dim, as functions: of the same outputs, with gradients of their own.
 
-        Their `mean`, `variance` and `std` are those of the posterior, in closed form.
+        Their `mean`, `variance` and `std` are those of the posterior, in closed form. Second derivatives of drawn paths
+        need a smooth kernel, such as `Matern(3.5)`, and `paths_per_basis=1`: few waves carry most of their variance.
 
         >>> import torch, matheron
         >>> from matheron import kernels
