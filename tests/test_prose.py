@@ -108,6 +108,23 @@ def test_equations_are_named_by_their_number_and_not_by_a_latex_label():
     assert not more, f"name these equations by the number that docs/notation.md has for the label: {more}"
 
 
+ROOMS = ("adapters", "cli", "compare", "plots.py")  # whose docstrings are held to the measure of pages
+MODULES = [file for room in ROOMS for file in sorted((SOURCE / room).rglob("*.py")) or [SOURCE / room]]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name)
+def test_sentences_of_docstrings_have_at_most_thirty_words(module):
+    waiting = module.name == "geometric.py"
+    assert waiting or not prose.measured(module).long, f"shorten in {name(module)}: {prose.measured(module).long}"
+
+
+def test_the_sentences_of_docstrings_are_read_without_examples_and_formulas():
+    text = (
+        '"""First sentence.\n\n    a = b\n\nArgs:\n    x: points,\n        one each.\n    y: values.\n\n>>> x\n1\n"""\n'
+    )
+    assert prose.sentences(prose.docstrings(text)) == ["First sentence.", "x: points, one each.", "y: values."]
+
+
 def has_example(thing: object) -> bool:
     """Whether the docstring of a function, or of a class or one of its methods, has an example."""
     methods = [method for name, method in vars(thing).items() if name[0] != "_"] if inspect.isclass(thing) else []

@@ -1,4 +1,4 @@
-"""Measure the prose of the documentation: `python docs/build/prose.py [page.md ...]`, all pages by default.
+"""Measure the prose of pages and docstrings: `python docs/build/prose.py [page.md module.py ...]`, or of all pages.
 
 Printed for each page: the number of sentences, words per sentence (mean and longest), sentences of more than 30 words,
 lines of code wider than 88 columns, and terms of the library that the page uses and docs/glossary.md does not define.
@@ -7,6 +7,7 @@ With `--long` the long sentences and the wide lines are printed themselves.
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from dataclasses import dataclass
@@ -167,9 +168,23 @@ def used(text: str) -> list[str]:
     ]
 
 
+def docstrings(module: str) -> str:
+    """The docstrings of a module as a page: without examples and formulas, with a paragraph for each argument."""
+    nodes = ast.walk(ast.parse(module))
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    found = (ast.get_docstring(node) for node in nodes if isinstance(node, kinds))
+    prose = (re.split(r"^>>> ", text, flags=re.MULTILINE)[0] for text in found if text)
+    text = "\n\n".join(prose)
+    text = re.sub(r"^(Args|Returns|Attributes):$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^    (?=\w[\w, ]*: )", "\n", text, flags=re.MULTILINE)
+    return re.sub(r"^ {8}(?=\S)", "", text, flags=re.MULTILINE)
+
+
 def measured(page: Path) -> Prose:
-    """The measures of a page."""
+    """The measures of a page, or of the docstrings of a module."""
     text = page.read_text(encoding="utf-8")
+    if page.suffix == ".py":
+        text = docstrings(text)
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     code = [
         line for kind, block in blocks if kind != "text" for line in block.splitlines()

@@ -58,7 +58,7 @@ def plot_paths(
 ) -> Any:
     """Plot paths in one or two dimensions: some of them, their mean, and bands of two standard deviations.
 
-    In one dimension, x is a list of points `[n]` or `[n, 1]`, and each output has a panel with two bands: one for the
+    In one dimension, x is a list of points `[n]` or `[n, 1]`. Each output has a panel with two bands: one for the
     function, and one for a new observation with its noise. Categories (`kernels.Categorical`) are shown as separate
     bars. In two dimensions, x is the two axes of a grid, and each output has a row of maps. The mean, two paths and the
     data share a colour scale. The last map is the standard deviation of the function, without noise.

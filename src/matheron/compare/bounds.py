@@ -433,7 +433,7 @@ def prior_error(
     """Bound W2 in the supremum norm between a model's prior and that of a basis from above.
 
     Every coupling of the two priors gives an upper bound on W2. This one is explicit: f = R zeta and f^(w) = Q zeta
-    with the same zeta, where R and Q are the roots that are optimal for the l2 norm (`metrics.gaussian_coupling`). The
+    with the same zeta. The roots R and Q are those that are optimal for the l2 norm (`metrics.gaussian_coupling`). The
     bound is the root of E max_x |f - f^(w)|^2, which is estimated by a mean over draws of zeta. The maximum is over the
     points x, so pass a mesh of the domain. For several bases, the squares are averaged.
 

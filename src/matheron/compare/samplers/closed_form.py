@@ -36,8 +36,11 @@ def moments(model: object, x: ArrayLike | Functionals | Sequence[Functionals]) -
     several outputs have a mean `[n]` and a covariance `[n, n]`. The output transform must be affine.
 
     For an exact model, equation (1):
+
         m = K_*n (K_nn + sigma^2 I)^-1 y        C = K_** - K_*n (K_nn + sigma^2 I)^-1 K_n*
+
     For a sparse model, equation (4):
+
         m = K_*m K_mm^-1 mu_u                   C = K_** + K_*m K_mm^-1 (Sigma_u - K_mm) K_mm^-1 K_m*
 
     Moments are computed and returned in float64 for data of any dtype, because a reference must be more precise than
@@ -91,8 +94,8 @@ class Posterior:
     def _solved(self, B: Tensor) -> Tensor:
         """Compute L^-1 B `[m, n]`; for many columns on a GPU, as a product with the inverse.
 
-        On a GPU, a triangular solve with a million columns takes seconds even for two rows, and for a thousand rows it
-        has a sixth of the throughput of a product.
+        On a GPU, a triangular solve with a million columns takes seconds even for two rows. For a thousand rows it has
+        a sixth of the throughput of a product.
         """
         if not (B.is_cuda and B.shape[1] > len(self.L)):
             return torch.linalg.solve_triangular(self.L, B, upper=False)
