@@ -64,12 +64,13 @@ from .residuals import Reference
 
 @dataclass(frozen=True)
 class Leverage:
-    """Settings of the choice of features by leverage, chosen by `benchmarks/leverage.py`."""
+    """Settings of leverage, chosen by `benchmarks/leverage.py`."""
 
     num_pilot: int = 256  # pilot waves; several tables share half as many again
     num_runs: int = 21  # of neighbouring log radii, over which the leverage of pilot waves is averaged
     num_shells: int = 512  # in a table
     num_atoms: int = 24  # of a summand, with tables of their own; further atoms share these
+    largest_products: int = 32  # monomials of a term; a term with more has no leverage
     far: float = 1.2  # the bound on int S^2 / q, the squared error far from the data relative to that with q = S
     far_in_one_dim: float = 1.5  # weighted frequencies are more even there
     far_of_many: float = 2.5  # for `many_bases` bases and more, whose errors average out
@@ -238,7 +239,7 @@ class Pilot(NamedTuple):
 
     theta: Tensor  # [m k, d]: k of them about each of m atoms
     chosen: np.ndarray  # [m], these atoms
-    near: np.ndarray  # [c], which of the m atoms stands for each atom
+    near: np.ndarray  # [c], which of them stands for each atom: itself, or one that is slightly heavier
     ratios: np.ndarray  # [j, k], S / q of each radial factor
     places: list[np.ndarray]  # [k] for each radial factor, log r
 
@@ -263,13 +264,9 @@ class Summand:
     def num_shells(self) -> int:
         return len(self.radial[0].shells.masses) if self.radial else 1
 
-    def near(self, settings: Leverage) -> np.ndarray:
-        """For each atom, which of the pilot's atoms stands for it `[c]`: itself, or one that is slightly heavier."""
-        most = settings.num_atoms if self.radial else settings.num_pilot
-        return np.arange(len(self.mass)) * min(len(self.mass), most) // len(self.mass)
-
-    def pilot(self, near: np.ndarray, count: int, least: float) -> Pilot:
-        """`count` waves about each of the pilot's atoms (see `radial_pilot`); one where there is no radial factor."""
+    def pilot(self, num_atoms: int, count: int, least: float) -> Pilot:
+        """`count` waves about each of `num_atoms` atoms (see `radial_pilot`), or the atoms where nothing is radial."""
+        near = np.arange(len(self.mass)) * num_atoms // len(self.mass)
         chosen, count = np.flatnonzero(np.diff(near, prepend=-1)), count if self.radial else 1
         theta, ratios, places = plain(self.atoms)[chosen, None], np.ones((len(self.radial), count)), []
         columns, first = sum(f.num_uniforms for f in self.radial), 0
@@ -305,25 +302,16 @@ class Summand:
         return theta, atom, log_ratio
 
 
-def summands(
-    term: Term,
-    input_dim: int,
-    settings: Leverage = Leverage(),  # noqa: B008
-    largest_products: int = 32,
-    largest_table: int = 1 << 18,
-) -> list[Summand]:
-    """A term's summands; none where its spectrum is not made of radial densities and atoms.
-
-    Nor are there any of a term with more monomials than `largest_products`, or more atoms than a table can hold.
-    """
-    if term.own or not term.stationary or monomial_count(list(term.forms)) > largest_products:
+def summands(term: Term, input_dim: int, settings: Leverage = Leverage()) -> list[Summand]:  # noqa: B008
+    """The summands of a term: none where its spectrum is not made of radial densities and atoms, or has too many."""
+    if term.own or not term.stationary or monomial_count(list(term.forms)) > settings.largest_products:
         return []
     products, coefficients = torch.zeros(1, 0, dtype=torch.long, device="cpu"), term.variance.new_ones(1)
     if term.forms:
         A, coefficients = monomials([form.cpu() for form in term.forms])  # [p, m, d + 1], [m]
         products = A.argmax(-1).mT
     found = []
-    for weight, radial, discrete in components(term.measure(input_dim), largest_table) or []:
+    for weight, radial, discrete in components(term.measure(input_dim)) or []:
         atoms, mass, each = coefficients.new_zeros(1, input_dim), coefficients, products
         if discrete is not None:
             # Of each pair +-theta one is enough, with the mass of both.
@@ -346,19 +334,21 @@ def summands(
 def set_tables(
     found: Sequence[Summand], spec: FeatureSpec, origin: Tensor, posterior: FactoredPosterior, settings: Leverage
 ) -> None:
-    """Set the tables of some summands by a pilot run."""
+    """Set the tables of summands by the leverage of their pilot waves, all of which are evaluated together."""
     d, t, num = len(origin), posterior.kernel.num_outputs, settings.num_pilot
     variances = [float(plain(s.variance)) for s in found]
-    # The posterior variance is hardly less than this share of the prior's: there the tail ends.
+    # The posterior variance is hardly less than this share of the prior's: there the tail ends. A power of ten, so that
+    # pilots that are kept serve again.
     least = float(plain(posterior.noise).min()) / (len(posterior.sites) * max(sum(variances), 1e-300))
-    least, near = 10.0 ** math.floor(math.log10(max(least, 1e-10))), [s.near(settings) for s in found]
-    rows = sum(int(own[-1]) + 1 for s, own in zip(found, near, strict=True) if s.radial)
-    count = num if rows <= 1 else max(num // 8, min(num // 2, 3 * num // 2 // rows))
+    least = 10.0 ** math.floor(math.log10(max(least, 1e-10)))
+    num_atoms = [min(len(s.mass), settings.num_atoms if s.radial else num) for s in found]
+    num_tables = sum(m for s, m in zip(found, num_atoms, strict=True) if s.radial)
+    count = num if num_tables <= 1 else max(num // 8, min(num // 2, 3 * num // 2 // num_tables))
     with outside():
-        pilots = [s.pilot(own, count, least) for s, own in zip(found, near, strict=True)]
-    theta, lengths = torch.cat([pilot.theta for pilot in pilots]), [len(pilot.theta) for pilot in pilots]
-    turns = torch.where(theta == 0, torch.nan, theta.abs()).nanmedian(0).values  # [d]; terms may leave some alone
-    reference = Reference(posterior, spec.domain, spec.where, 1 / torch.nan_to_num(turns, nan=1.0))
+        pilots = [s.pilot(m, count, least) for s, m in zip(found, num_atoms, strict=True)]
+    theta, lengths = torch.cat([p.theta for p in pilots]), [len(p.theta) for p in pilots]
+    typical = torch.where(theta == 0, torch.nan, theta.abs()).nanmedian(0).values  # [d]; terms may leave some alone
+    reference = Reference(posterior, spec.domain, spec.where, 1 / torch.nan_to_num(typical, nan=1.0))
     products, roots = None, [root_of(s.term.coupling, t) for s in found]
     if degree := max(s.products.shape[1] for s in found):
         own = [torch.nn.functional.pad(s.products, (0, degree - s.products.shape[1]), value=d) for s in found]
@@ -384,7 +374,7 @@ def tabulated(s: Summand, p: Pilot, lev: np.ndarray, x: Tensor, settings: Levera
     if s.products.shape[1]:
         squares = torch.nn.functional.pad(x.cpu(), (0, 1), value=1.0).square()
         sizes = mass * as_numpy(squares[:, s.products].prod(-1).mean(0))
-    cells = 0.5 * sizes / sizes.sum() + 0.5 / len(sizes)  # the atoms' shares without leverage
+    cells = 0.5 * sizes / max(sizes.sum(), 1e-300) + 0.5 / len(sizes)  # the atoms' shares without leverage
     table = LeverageTable(size=float(sizes.sum()))
     # Over directions a root of the mean square is best; in a product it would count what other factors account for.
     exponent = 2.0 if len(s.radial) == 1 else 1.0
@@ -465,21 +455,16 @@ def propose(tables: Sequence[LeverageTable], bound: float, smallest_gain: float)
 
 
 def resampled(
-    values: Tensor,
-    reference: Reference,
-    count: int,
-    bound: float,
-    generator: torch.Generator,
-    settings: Leverage = Leverage(),  # noqa: B008
+    values: Tensor, reference: Reference, count: int, bound: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor] | None:
-    """`count` features of a pool by their leverage: their numbers, and what to multiply them with, `[count]` each.
+    """Choose `count` features of a pool by leverage: their numbers and their factors, `[count]` each.
 
-    The products phi_c(x) phi_c(x') of those that are chosen sum to the pool's in the mean: a feature that is chosen
-    twice counts twice. None where leverage gains nothing.
+    With these factors, the products phi_c(x) phi_c(x') of the chosen features sum to the pool's in the mean. A feature
+    that is chosen twice counts twice. None where leverage gains nothing.
 
     Args:
-        values: of all features of the pool `[r + n, C]` at `reference.sites`.
-        bound: on the squared error far from the data, relative to that of features chosen by their mean squares.
+        values: values `[r + n, C]` of all features of the pool at `reference.sites`.
+        bound: bound on the squared error far from the data, relative to choosing features by their mean squares.
     """
     values = plain(values).to(reference.G)
     power = as_numpy(reference.residual_power(values).double())  # [r, C]
@@ -487,7 +472,7 @@ def resampled(
     masses = np.maximum(as_numpy(values[: len(power)].square().mean(0).double()), 1e-300)
     masses, left = masses / masses.sum(), left / max(left.sum(), 1e-300)
     pool = LeverageTable(masses=[masses], levels=[left / masses])
-    if not propose([pool], bound, settings.smallest_gain):
+    if not propose([pool], bound, Leverage.smallest_gain):
         return None
     (pi,) = pool.proposal
     u = (torch.arange(count, device="cpu") + rand((1,), generator).cpu()) / count
@@ -510,7 +495,7 @@ def leverage(
     """At most `count` features for all of some summands together, for each basis asked for, by their leverage.
 
     Args:
-        found: the summands of some terms, by `spectra`.
+        found: the summands of some terms, by `summands`.
         origin: about which phases are taken, `[d]`.
         posterior: the data that leverage is given.
     """
@@ -561,9 +546,6 @@ def whole_numbers(total: int, shares: np.ndarray) -> np.ndarray:
 
 # --- Even directions -------------------------------------------------------------------------------------------------
 
-# Sizes of sets: more directions are several sets, each rotated on its own. Few sizes, since sets are kept.
-_SIZES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-
 
 def even(num_bases: int, count: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Stratified uniforms `[g, count]` for radii, and directions `[g, count, dim]` that are even at all of these."""
@@ -577,9 +559,9 @@ def even(num_bases: int, count: int, dim: int, generator: torch.Generator) -> tu
 
 @kept(128)
 def strata(count: int) -> tuple[list[int], Tensor, Tensor]:
-    """The sizes of sets of near-designs, and where the strata of these begin, and how wide they are, `[count]`."""
+    """`count` directions as sets of few sizes, since sets are kept; where each one's stratum begins, and its width."""
     sizes, left = [], count
-    for size in _SIZES:
+    for size in (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1):
         sizes += [size] * (left // size)
         left %= size
     low = np.concatenate([np.arange(size) / size for size in sizes])

@@ -396,10 +396,11 @@ class Component(NamedTuple):
     atoms: tuple[Tensor, Tensor] | None  # frequencies `[a, d]` and masses `[a]`; None for one of zero
 
 
-def components(measure: SpectralMeasure, largest: int = 1 << 20) -> list[Component] | None:
+def components(measure: SpectralMeasure, largest: int = 1 << 18) -> list[Component] | None:
     """A measure as a sum of components.
 
-    None where a part is neither elliptical nor discrete, or has more atoms than `largest`.
+    None where a part is neither elliptical nor discrete, or has more atoms than `largest`, or than a sixteenth of that
+    beside elliptical measures.
 
     >>> from matheron import kernels
     >>> from matheron.kernels.composed_measures import components
