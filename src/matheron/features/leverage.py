@@ -376,13 +376,11 @@ def tabulated(s: Summand, p: Pilot, lev: np.ndarray, x: Tensor, settings: Levera
         sizes = mass * as_numpy(squares[:, s.products].prod(-1).mean(0))
     cells = 0.5 * sizes / max(sizes.sum(), 1e-300) + 0.5 / len(sizes)  # the atoms' shares without leverage
     table = LeverageTable(size=float(sizes.sum()))
-    # Over directions a root of the mean square is best; in a product it would count what other factors account for.
-    exponent = 2.0 if len(s.radial) == 1 else 1.0
     for i in range(max(1, len(s.radial))):
         level, masses = lev if i == 0 else (np.bincount(p.near, mass) @ lev)[None], np.ones(1)
         if s.radial:
             shells, others = s.radial[i].shells, np.delete(p.ratios, i, 0).prod(0)
-            level = smoothed(p.places[i], level**exponent, others, shells.middles, settings.num_runs) ** (1 / exponent)
+            level = smoothed(p.places[i], level, others, shells.middles, settings.num_runs)
             masses = shells.masses
         if i == 0:
             level, masses = level[p.near] * (mass / cells)[:, None], cells[:, None] * masses
