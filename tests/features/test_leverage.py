@@ -156,6 +156,10 @@ ELSEWHERE = {
         model(K.Matern(0.5, 0.5) * K.RBF(0.8), 1, 20),
         5 + 100 * rand(60, 1, seed=7),
     ),
+    "far from data for a sum of a large term and a small one, and apart": (
+        model(K.RBF(2.0) + 0.01 * K.Matern(2.5, 0.3), 4, 150),
+        10 * rand(80, 4, seed=7) - 4.5,
+    ),
     "outside of their box": (model(K.Matern(2.5, 0.5), 2, 40), 2 * rand(100, 2, seed=7) - 0.5),
     "one datum": (model(K.Matern(2.5, 0.5), 3, 1), rand(100, 3, seed=7)),
     "noise so large that data say nothing": (model(K.Matern(2.5, 0.5), 3, 50, noise=100.0), rand(100, 3, seed=7)),

@@ -414,7 +414,6 @@ def propose(tables: Sequence[LeverageTable], bound: float, smallest_gain: float)
     sizes, left = (np.array([getattr(table, name) for table in tables]) for name in ("size", "left"))
     sizes, left = (each / (each.sum() or 1.0) for each in (sizes, left))  # [v]
     even = 0.5 * sizes + 0.5 / len(tables)
-    spread = sizes**2 / (sizes**2 / even).sum()
     each = [
         (v, m, np.square(lev * (left[v] / even[v])), m * np.square(lev))
         for v, table in enumerate(tables)
@@ -431,9 +430,7 @@ def propose(tables: Sequence[LeverageTable], bound: float, smallest_gain: float)
             near[v] *= whole * (own @ inverse)
         shares = np.sqrt(near + b * even**2 * far)
         shares /= shares.sum()
-        # Also with tables by their variance, which is all that counts far from data.
-        farthest = max((even**2 * far / shares).sum(), (spread * far / shares).sum())
-        return shares, farthest, (near / shares).sum()
+        return shares, (even**2 * far / shares).sum(), (near / shares).sum()
 
     values = np.logspace(-2, 4, 37)
     first, last = 0, len(values) - 1
