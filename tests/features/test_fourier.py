@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from matheron import kernels as K
-from matheron.features import features
+from matheron.features import quasi_random
 from standard import (
     STATIONARY,
     assert_unbiased,
@@ -88,7 +88,7 @@ def test_sobol_beats_independent_frequencies_in_few_dimensions(d, nu):
 
 @pytest.mark.parametrize("d", [1, 2])
 def test_sobol_makes_the_mixing_variable_low_discrepancy_too(d, monkeypatch, generator):
-    kernel, sobol = K.Matern(2.5, 0.25 * math.sqrt(d)), features.sobol
+    kernel, sobol = K.Matern(2.5, 0.25 * math.sqrt(d)), quasi_random.sobol
     ours = rms(kernel, d, 512, "sobol")
 
     def with_independent_mixing(num_bases, count, dims, g):
@@ -96,7 +96,7 @@ def test_sobol_makes_the_mixing_variable_low_discrepancy_too(d, monkeypatch, gen
         U[..., -1] = torch.rand(num_bases, count, generator=generator, dtype=torch.float64)
         return U
 
-    monkeypatch.setattr(features, "sobol", with_independent_mixing)
+    monkeypatch.setattr(quasi_random, "sobol", with_independent_mixing)
     assert ours < rms(kernel, d, 512, "sobol") / 1.4
 
 
@@ -147,7 +147,7 @@ def test_sobol_takes_a_dimension_a_coordinate_and_never_one_a_feature(monkeypatc
             dimensions.append(dimension)
             super().__init__(dimension)
 
-    monkeypatch.setattr(features, "SobolEngine", Engine)
+    monkeypatch.setattr(quasi_random, "SobolEngine", Engine)
     kernel = K.Matern(1.5, 0.5) * K.RBF(1.0).on(0) * K.Cosine(1.0).on(1)
     assert features_of(kernel, 2, 30000, "sobol").num_features == 30000
     assert dimensions == [(2 + 1) + 1 + 0 + 2]  # Matern with its mixing variable, RBF, Cosine, and two signs
