@@ -1,4 +1,4 @@
-"""Lattice: a Fourier series on a box as a basis, whose sums are fast transforms."""
+"""A Fourier series on a box as a basis. Its sums are fast Fourier transforms."""
 
 from __future__ import annotations
 
@@ -63,15 +63,23 @@ class Lattice(Basis):
         a = self.amplitudes
         return torch.cat([a[:-1], a[:-1], a[-1:]])[None]
 
-    def mode(self, index: Tensor) -> Tensor:
-        """Frequencies `[..., k]` of places `[...]` in the box, in the coordinates `dims`."""
-        return self.place_modes(index) * (2 * math.pi / self.period)
+    def place_modes(self, index: Tensor) -> Tensor:
+        """The whole numbers j `[..., k]` of places `[...]` in the box."""
+        columns = []
+        for n in reversed(self.shape):
+            columns.append(index % n - n // 2)
+            index = index // n
+        return torch.stack(columns[::-1], dim=-1)
+
+    def frequencies(self, start: int, stop: int) -> Tensor:
+        """theta_j `[stop - start, k]` of the pairs `start` to `stop`, in the coordinates `dims`."""
+        pairs = torch.arange(start, stop, device=self.period.device)
+        return self.place_modes(pairs + (self.size + 1) // 2) * (2 * math.pi / self.period)
 
     def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:
         """The pairs `start` to `stop` as a plain basis, for sums that need the functions themselves."""
-        places = torch.arange(start, stop, device=self.period.device) + (self.size + 1) // 2
-        theta = torch.zeros(len(places), input_dim, dtype=self.period.dtype, device=self.period.device)
-        theta[:, self.dims] = self.mode(places).to(theta)
+        theta = self.period.new_zeros(stop - start, input_dim)
+        theta[:, self.dims] = self.frequencies(start, stop)
         return Pairs(theta[None], self.amplitudes[None, start:stop])
 
     def parts(self, width: int, input_dim: int) -> Iterator[Basis]:
@@ -98,7 +106,7 @@ class Lattice(Basis):
         return torch.complex(*self._parts_of_coefficients(W))
 
     def _parts_of_coefficients(self, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Their real and imaginary parts."""
+        """The real and imaginary parts of `coefficients`."""
         h = self.num_pairs
         cos, sin, one = 0.5 * W[..., :h], 0.5 * W[..., h : 2 * h], W[..., 2 * h :]
         real = torch.cat([cos.flip(-1), one, cos], dim=-1)
@@ -122,20 +130,22 @@ class Lattice(Basis):
 
     def _gradient(self, x: Tensor, W: Tensor) -> Tensor:
         """`[B, n, d], [B, r, c] -> [B, r, n, d]`: sums with the weights of derivatives."""
-        gradient = torch.zeros(*W.shape[:2], *x.shape[1:], dtype=x.dtype, device=x.device)
-        h = self.num_pairs
-        theta = self.mode(torch.arange(h + 1, self.size, device=W.device)).to(W.dtype)  # [h, k]
-        cosines, sines, one = W[..., :h], W[..., h : 2 * h], torch.zeros_like(W[..., :1])
-        for i, slope in zip(self.dims, theta.unbind(-1), strict=True):
-            gradient[..., i] = self._sums(x, torch.cat([slope * sines, -slope * cosines, one], dim=-1))
+        gradient = x.new_zeros(*W.shape[:2], *x.shape[1:])
+        for i, slope in zip(self.dims, self.frequencies(0, self.num_pairs).unbind(-1), strict=True):
+            gradient[..., i] = self._sums(x, self._slopes(W, slope))
         return gradient
 
+    def _slopes(self, W: Tensor, slope: Tensor) -> Tensor:
+        """The weights of a derivative in which mode j's phase has the slope `[h]`: `[..., c] -> [..., c]`."""
+        h, slope = self.num_pairs, slope.to(W.dtype)
+        return torch.cat([slope * W[..., h : 2 * h], -slope * W[..., :h], torch.zeros_like(W[..., :1])], dim=-1)
+
     def _sums(self, x: Tensor, W: Tensor) -> Tensor:
-        """The sums `[B, n, d], [B, r, c] -> [B, r, n]`, in the way that costs least; without a graph."""
+        """The sums `[B, n, d], [B, r, c] -> [B, r, n]` in the fastest way, without a graph."""
         (B, r, _), n = W.shape, x.shape[1]
         if B == 1 and self.suits_matrix(x, r):
             return self._by_matrix(x[0], W[0])[None]
-        if n <= 24:  # mode by mode is faster than a transform
+        if n <= 24:  # products of matrices are faster than a transform
             return self.summed(x, W)
         angles, out = self.angles(x), torch.empty(B, r, n, dtype=x.dtype, device=x.device)
         step = max(2, self._in_memory // self.size // 2 * 2)  # functions whose coefficients are in memory at once
@@ -149,16 +159,14 @@ class Lattice(Basis):
         return out
 
     def derivative(self, W: Tensor, index: Tensor | None, direction: Tensor) -> tuple[Basis, Tensor] | None:
-        h = self.num_pairs
-        theta = self.mode(torch.arange(h + 1, self.size, device=W.device)).to(W.dtype)  # [h, k]
-        slope = theta @ direction[list(self.dims)].to(W)
-        return self, torch.cat([slope * W[..., h : 2 * h], -slope * W[..., :h], torch.zeros_like(W[..., :1])], dim=-1)
+        theta = self.frequencies(0, self.num_pairs)  # [h, k]
+        return self, self._slopes(W, theta @ direction[self.dims].to(theta))
 
     def suits_matrix(self, x: Tensor, r: int) -> bool:
-        """Whether r functions at shared points are a matrix product sooner than sums of coefficients or transforms.
+        """Whether one product with the modes' values is the fastest way to r functions at shared points.
 
-        On a GPU up to so many of the modes' values for each function; on a CPU up to so many points for each function,
-        and in all by the dimension (benchmarks/lattice.py).
+        That is so on a GPU where there are few of these values for each function, and on a CPU where there are few
+        points for each function and in all (benchmarks/lattice.py).
         """
         n = x.shape[1]
         if x.device.type == "cuda":
@@ -166,7 +174,7 @@ class Lattice(Basis):
         return n <= min(4 * r, 64 if len(self.shape) == 1 else 256)
 
     def _by_matrix(self, x: Tensor, W: Tensor) -> Tensor:
-        """`[n, d], [r, c] -> [r, n]`: the functions at some of the points at a time, times the weights."""
+        """`[n, d], [r, c] -> [r, n]`: the weights times the modes' values at some of the points at a time."""
         out = torch.empty(len(W), len(x), dtype=W.dtype, device=W.device)
         for some, Phi in self._functions_at(x, W.dtype):
             out[:, some] = W @ Phi.mT
@@ -179,13 +187,13 @@ class Lattice(Basis):
         return out
 
     def _functions_at(self, x: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-        """The functions at points `[n, d]`, some at a time."""
+        """The modes' values at points `[n, d]`, some of the points at a time."""
         angles, step = self.angles(x), max(1, self._in_memory // self.size)
         for some in (slice(i, i + step) for i in range(0, len(x), step)):
             yield some, self._functions(angles[some], dtype)
 
     def _functions(self, angles: Tensor, dtype: torch.dtype) -> Tensor:
-        """The functions at angles `[n, k]`: `[n, c]`, by products of the axes' own."""
+        """The modes' values at angles `[n, k]`: `[n, c]`, by products of exponentials along the axes."""
         h = self.num_pairs
         first, *others = (waves(angles[:, axis], n) for axis, n in enumerate(self.shape))
         total = first[:, self.shape[0] // 2 :]  # the pairs lie in this half of the box
@@ -197,7 +205,7 @@ class Lattice(Basis):
         return out
 
     def summed(self, x: Tensor, W: Tensor) -> Tensor:
-        """The same sum mode by mode, by products of matrices: in a graph, and where points are few."""
+        """The same sum by products of matrices: in a graph, and where points are few."""
         F, angles = self._parts_of_coefficients(W), self.angles(x)  # [B, r, *shape] twice, [B, n, k]
         n, inner = x.shape[1], math.prod(F[0].shape[:-1])
         step = max(1, self._in_memory // inner)
@@ -292,14 +300,6 @@ class Lattice(Basis):
         torch.sub(upper.real, lower.real, out=out[:, 1, h : 2 * h])
         out[:, :, 2 * h] = torch.view_as_real(one)
         return out.flatten(0, 1)[:r]
-
-    def place_modes(self, index: Tensor) -> Tensor:
-        """The whole numbers j `[..., k]` of places `[...]` in the box."""
-        columns = []
-        for n in reversed(self.shape):
-            columns.append(index % n - n // 2)
-            index = index // n
-        return torch.stack(columns[::-1], dim=-1)
 
 
 def _waves(angles: Tensor, like: Tensor, modes: int) -> tuple[Tensor, Tensor]:
