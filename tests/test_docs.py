@@ -258,7 +258,7 @@ INSIDE = {
     "adapters.gpflow.kernels", "adapters.sklearn", "cli.demo.numbers", "cli.playground.command",
     "cli.playground.model", "cli.playground.page", "compare.bounds", "core.arena", "core.modes", "dynamics.iterative",
     "evaluate.fused.product", "evaluate.own_points", "features.leverage", "fields.drift", "fields.field_data",
-    "fields.writing", "kernels.radial", "kernels.rational_quadratic", "lattice.planning", "paths.precision",
+    "kernels.radial", "kernels.rational_quadratic", "lattice.planning", "paths.precision",
     "paths.sparse", "thompson.branches", "thompson.fitting", "thompson.fronts", "thompson.greedy", "thompson.mesh",
     "thompson.problem", "thompson.quasi_newton", "thompson.trials", "thompson.unit_cube",
 }  # fmt: skip

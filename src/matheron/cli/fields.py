@@ -229,7 +229,7 @@ def field(
             _draw_figure(model, functions, cells, wells, threshold, plot, log, sphere)
             say(f"drawn: {plot}")
     except KeyboardInterrupt:
-        begun = out is not None and out.with_name(out.name + ".blocks").exists()
+        begun = out is not None and out.with_name(out.name + ".partial").exists()
         left = "the same command resumes with the blocks that are left" if begun else "nothing was written"
         typer.secho(f"stopped; {left if written is None else f'{written} was written'}", err=True)
         raise typer.Exit(130) from None

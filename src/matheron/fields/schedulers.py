@@ -54,7 +54,7 @@ def client_of(scheduler: Scheduler) -> Iterator[Client | None]:
         yield scheduler
 
 
-def finished(tasks: Sequence[Delayed], client: Client | None, scheduler: Scheduler) -> Iterator[str]:
+def finished(tasks: Sequence[Delayed], client: Client | None, scheduler: Scheduler) -> Iterator[None]:
     """Yield results of Dask's delayed tasks in the order in which they finish. On a cluster all are one graph."""
     if client is not None:
         futures = cast("list[Future]", client.compute(list(tasks), retries=2))
@@ -71,7 +71,7 @@ def finished(tasks: Sequence[Delayed], client: Client | None, scheduler: Schedul
         yield from _in_threads(tasks)
 
 
-def _in_threads(tasks: Sequence[Delayed]) -> Iterator[str]:
+def _in_threads(tasks: Sequence[Delayed]) -> Iterator[None]:
     """Compute as many blocks at a time as torch has threads, each on one thread."""
     threads = torch.get_num_threads()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:

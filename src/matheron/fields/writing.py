@@ -8,15 +8,13 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..core.progress import tracked
-from ..core.value import Json
 from .blocks import regions
 from .extras import need
 from .geotiff import assemble_geotiff, check_raster
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray, Dataset
 
+# The file of an unfinished store that says which field is being written.
+_IDENTITY = "unfinished.json"
 FORMATS = (".zarr", ".nc", ".tif", ".tiff")
 
 
@@ -70,46 +70,39 @@ def write(
     dataset = _as_dataset(field)
     if path.suffix.lower() in (".tif", ".tiff"):
         check_raster(dataset)
-    store, record = path.with_name(path.name + ".partial"), path.with_name(path.name + ".blocks")
+    store = path.with_name(path.name + ".partial")
     if overwrite:
-        for old in (path, store, record):
+        for old in (path, store):
             shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
     elif path.exists():
         raise FileExistsError(f"path: {path} is there already; choose another name, or pass overwrite=True")
     try:
-        _written(dataset, path, store, record, scheduler, progress)
+        _written(dataset, path, store, scheduler, progress)
     except Exception as error:
         if not _for_want_of_space(error):
             raise
         full = OSError(
             f"no space is left on the disk of {path}; finished blocks are kept in {store.name}: make room and do the "
-            f"same again, or delete {store.name} and {record.name}"
+            f"same again, or delete {store.name}"
         )
         full.errno = errno.ENOSPC
         raise full from None
     return path
 
 
-def _written(dataset: Dataset, path: Path, store: Path, record: Path, scheduler: Scheduler, progress: bool) -> None:
+def _written(dataset: Dataset, path: Path, store: Path, scheduler: Scheduler, progress: bool) -> None:
     """All blocks, in a store, and then the file."""
     with client_of(scheduler) as client:
-        header = {
-            name: [v.data.name, list(v.shape), [list(c) for c in v.chunks or ()]] for name, v in _lazy(dataset).items()
-        }
-        manifest = Manifest(record, header)
-        if "ready" not in manifest.done:
-            manifest.begin()
-            _create(dataset, store)
-            manifest.add("ready")
-        tasks = _tasks(dataset, store, manifest.done)
-        for block in tracked(finished(tasks, client, scheduler), len(tasks), path.name, "blocks", show=progress):
-            manifest.add(block)
+        _open_store(dataset, store)
+        tasks = _tasks(dataset, store)
+        for _ in tracked(finished(tasks, client, scheduler), len(tasks), path.name, "blocks", show=progress):
+            pass
     if path.suffix == ".zarr":
         os.replace(store, path)
+        (path / _IDENTITY).unlink()
     else:
         _assemble(store, path, list(dataset.data_vars))
         shutil.rmtree(store)
-    manifest.end()
 
 
 def _for_want_of_space(error: BaseException | None) -> bool:
@@ -127,8 +120,9 @@ def _as_dataset(field: DataArray | Dataset) -> Dataset:
         field = field.to_dataset(name=field.name or "field")
     if not isinstance(field, xr.Dataset):
         raise TypeError(f"field: expected an xarray DataArray or Dataset, got {type(field).__name__}")
-    field = field.map(lambda v: v if v.chunks is not None or not v.ndim else v.chunk())
-    return _with_grid_mapping(field.unify_chunks())
+    field = field.map(lambda v: v if v.chunks is not None or not v.ndim else v.chunk()).unify_chunks()
+    uneven = {dim: max(sizes) for dim, sizes in field.chunks.items() if len(set(sizes[:-1]) | {max(sizes)}) > 1}
+    return _with_grid_mapping(field.chunk(uneven))
 
 
 def _with_grid_mapping(dataset: Dataset) -> Dataset:
@@ -152,9 +146,30 @@ def _lazy(dataset: Dataset) -> dict[str, DataArray]:
     return {str(name): v for name, v in dataset.data_vars.items() if v.chunks is not None}
 
 
+def _open_store(dataset: Dataset, store: Path) -> None:
+    """Make the store, with its coordinates and attributes and no values, unless it is there; a ValueError if it is that
+    of another field."""
+    identity = json.dumps(
+        {name: [v.data.name, list(v.shape), [list(c) for c in v.chunks or ()]] for name, v in _lazy(dataset).items()}
+    )
+    written = store / _IDENTITY
+    if not written.exists():  # nothing, or a store that was stopped before it was whole
+        shutil.rmtree(store, ignore_errors=True)
+        _create(dataset, store)
+        temporary = written.with_suffix(".new")
+        temporary.write_text(identity)
+        os.replace(temporary, written)
+    elif written.read_text() != identity:
+        raise ValueError(
+            f"{store.name}: an unfinished write of another field (or with other chunks) is there; finish that one, or "
+            "replace it with overwrite=True (--overwrite at the command line)"
+        )
+    else:
+        for torn in store.rglob("*.partial"):  # files that Zarr was writing when it was killed
+            torn.unlink()
+
+
 def _create(dataset: Dataset, store: Path) -> None:
-    """The store with its coordinates and attributes, and no values."""
-    shutil.rmtree(store, ignore_errors=True)
     # Bytes shuffled and packed by LZ4: three times as fast as Zarr's default, and smaller for numbers of a field.
     packing = {"compressors": (need("zarr.codecs").BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"),)}
     encoding = {}
@@ -168,27 +183,31 @@ def _create(dataset: Dataset, store: Path) -> None:
         dataset.drop_encoding().to_zarr(store, mode="w", compute=False, encoding=encoding, consolidated=True)
 
 
-def _tasks(dataset: Dataset, store: Path, done: set[str]) -> list[Delayed]:
-    """A task for every missing block. It writes the block and returns its name.
+def _tasks(dataset: Dataset, store: Path) -> list[Delayed]:
+    """A task for every missing block.
 
-    Blocks of several variables at the same cells are one task: maps of one field share its values.
+    Blocks of several variables at the same cells are one task: maps of one field share its values. A block is missing
+    if the store has no file for its chunk. Zarr writes these under another name, and then renames them. It writes none
+    for blocks of NaN alone, which a mask makes without a call of the paths.
     """
-    delayed = need("dask").delayed(_put, pure=False)
-    groups: dict[str, list[tuple[str, tuple[slice, ...], Delayed]]] = {}
+    delayed, group = need("dask").delayed(_put, pure=False), need("zarr").open_group(store, mode="r")
+    groups: dict[tuple[tuple[Hashable, int], ...], list[tuple[str, tuple[slice, ...], Delayed]]] = {}
+    missing = set()
     for name, variable in _lazy(dataset).items():
         blocks = variable.data.to_delayed(optimize_graph=False)  # a key that two variables share stays one
         for index, region in regions(variable.chunks or ()):
-            cut = [(d, i) for d, i, n in zip(variable.dims, index, blocks.shape, strict=True) if n > 1]
-            label = " ".join(f"{dim}{i}" for dim, i in cut) or "all"
-            groups.setdefault(label, []).append((name, region, blocks[index]))
+            cut = tuple((d, i) for d, i, n in zip(variable.dims, index, blocks.shape, strict=True) if n > 1)
+            groups.setdefault(cut, []).append((name, region, blocks[index]))
+            if not (store / name / group[name].metadata.encode_chunk_key(index)).exists():
+                missing.add(cut)
     return [
-        delayed([block for *_, block in parts], str(store.absolute()), [part[:2] for part in parts], label)
-        for label, parts in groups.items()
-        if label not in done
+        delayed([block for *_, block in parts], str(store.absolute()), [part[:2] for part in parts])
+        for cut, parts in groups.items()
+        if cut in missing
     ]
 
 
-def _put(blocks: Sequence[np.ndarray], store: str, places: list[tuple[str, tuple[slice, ...]]], label: str) -> str:
+def _put(blocks: Sequence[np.ndarray], store: str, places: list[tuple[str, tuple[slice, ...]]]) -> None:
     import zarr
 
     group = zarr.open_group(store, mode="r+", use_consolidated=False)
@@ -196,7 +215,6 @@ def _put(blocks: Sequence[np.ndarray], store: str, places: list[tuple[str, tuple
         array = group[name]
         assert isinstance(array, zarr.Array)
         array[region] = np.asarray(block)
-    return label
 
 
 def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
@@ -221,43 +239,3 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-
-
-class Manifest:
-    """A file of lines: first what is being written, then a line for every block that is there.
-
-    A kill in the middle of a line leaves an incomplete one, which is ignored, so that block is computed again.
-    """
-
-    def __init__(self, path: Path, header: Mapping[str, Json]) -> None:
-        self.path, self.header = path, json.loads(json.dumps(header))
-        written = path.read_bytes() if path.exists() else b""
-        *whole, rest = written.split(b"\n")
-        self.torn, lines = bool(rest), []
-        for line in whole:
-            with suppress(ValueError):  # torn, or the end of one
-                lines.append(json.loads(line))
-        if lines and lines[0] != self.header:
-            raise ValueError(
-                f"{path.name}: an unfinished write of another field (or with other chunks) is there; finish that "
-                "one, or replace it with overwrite=True (--overwrite at the command line)"
-            )
-        self.done = {line for line in lines[1:] if isinstance(line, str)}
-
-    def begin(self) -> None:
-        """Start anew: nothing is written yet. The file appears whole, or not at all."""
-        temporary = self.path.with_name(self.path.name + ".new")
-        temporary.write_text(json.dumps(self.header) + "\n")
-        os.replace(temporary, self.path)
-        self.done = set()
-
-    def add(self, block: str) -> None:
-        with self.path.open("ab") as file:
-            file.write(("\n" * self.torn + json.dumps(block) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-        self.torn = False
-        self.done.add(block)
-
-    def end(self) -> None:
-        self.path.unlink()
