@@ -68,7 +68,7 @@ clean:  ## remove all that these targets made, .venv included
 $(BASE): pyproject.toml paper/pyproject.toml portable/pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): a minute or two, the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,metrics,optuna,tables,fields,playground,onnx,gpu]' -e ./paper -e ./portable
+	@$(INSTALL) -e '.[dev,gpytorch,botorch,sklearn,optuna,tables,fields,playground,onnx,gpu]' -e ./paper -e ./portable
 	@touch $@
 
 $(DOCS): $(BASE)

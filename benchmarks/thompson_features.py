@@ -66,7 +66,7 @@ def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def regrets(records: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[int, float]]:
-    """Regret at the end by (d, method, features, ell), then by trial."""
+    """Regret at the end by (d, method, features, ell), then by trial, of rounds of d points."""
     lowest: dict[tuple[int, int], float] = {}
     for record in records:
         key, result = (record["case"]["d"], record["trial"]), record["result"]
@@ -74,6 +74,8 @@ def regrets(records: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[
     out: dict[tuple[Any, ...], dict[int, float]] = {}
     for record in records:
         case = record["case"]
+        if "kappa" in case:
+            continue
         key = (case["d"], case["method"], case.get("features", paper.FEATURES.get(case["method"])), case["ell"])
         end = record["result"]["best"][-1] - lowest[case["d"], record["trial"]]
         out.setdefault(key, {})[record["trial"]] = end
@@ -126,7 +128,7 @@ def comparisons(records: Sequence[Mapping[str, Any]]) -> Table:
 def against_weight_space(records: Sequence[Mapping[str, Any]]) -> Table:
     """Decoupled draws against weight-space ones with as many basis functions: pairs, and runs that found the basin."""
     ends, lines = regrets(records), []
-    for d, method, _, ell in sorted(key for key in ends if key[1] == "decoupled"):
+    for d, method, _, ell in sorted(key for key in ends if key[1:3] == ("decoupled", "sobol")):
         ours, theirs = ends[d, method, "sobol", ell], ends.get((d, "weight-space", "cosine", ell), {})
         x = differences(ours, theirs)
         if len(x) > 1:

@@ -1,5 +1,6 @@
 """`matheron reproduce`, as a user types it."""
 
+import json
 import subprocess
 import sys
 
@@ -32,12 +33,23 @@ def test_an_experiment_is_run_and_its_table_printed(tmp_path):
     assert (tmp_path / "overview-tiny-seed3.png").exists()
 
 
+def test_only_the_cases_that_are_asked_for_are_run(tmp_path):
+    only = ["--only", "d=1", "--only", "posterior=sparse"]
+    result = invoke("bounds", "--scale", "tiny", "--out", tmp_path, "--workers", 1, *only)
+    assert result.exit_code == 0, result.output
+    assert "bounds, tiny scale: 2 trials" in result.output
+    _, *lines = (tmp_path / "bounds-tiny.jsonl").read_text().splitlines()
+    assert [json.loads(line)["case"] for line in lines] == [{"d": 1, "posterior": "sparse"}] * 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["nothing"], "expected one of posteriors"),
         (["overview", "--scale", "huge"], "scale: expected one of paper, quick, tiny"),
         (["overview", "--device", "cuda:99"], "cuda"),
+        (["bounds", "--only", "d=3", "--scale", "tiny"], "no case has d=3; there are d=1, posterior=exact"),
+        (["bounds", "--only", "d"], "expected NAME=VALUE such as d=8, got d"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(tmp_path, words, message):

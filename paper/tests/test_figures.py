@@ -9,15 +9,16 @@ from rich.console import Console
 from scipy.stats import kstest
 
 import matheron
-from matheron.compare.samplers import moments
+from matheron.compare.samplers import moments, orthogonal, weight_space_sparse
 from matheron_paper import Trial, experiment, run
 from matheron_paper import one_dimension as line
+from matheron_paper.decompositions import law
 from matheron_paper.report import quartiles
-from matheron_paper.sampling import NOISE, decoupled, exact, fresh, kernel, problem, weights
+from matheron_paper.sampling import NOISE, decoupled, exact, fresh, kernel, optimal, problem, weights
 
 CPU = torch.device("cpu")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("wasserstein", "wasserstein-love")]
-NAMES = ["posteriors", "overview", *SLOW, "bounds", "leverage"]
+NAMES = ["posteriors", "overview", *SLOW, "bounds", "leverage", "decompositions"]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_the_covariance_error_falls_as_the_root_of_ell_and_no_bound_is_broken(re
         for row in record["result"]["rows"]:
             assert row["covariance error"] < row["with the Lebesgue constant"] <= row["covariance bound"]
             assert row["W2"] < row["W2 bound"]
-    assert summary.report.remarks == ["The bounds were broken in 0 of 36 comparisons."]
+    assert summary.report.remarks == ["The bounds were broken in 0 of 72 comparisons."]
 
 
 def test_a_broken_bound_would_be_counted(results):
@@ -136,7 +137,7 @@ def test_a_broken_bound_would_be_counted(results):
     records = json.loads(json.dumps(records))
     records[0]["result"]["rows"][0]["W2 bound"] = 0.0
     it = experiment("bounds")
-    assert it.report(records, it.settings("tiny")).remarks == ["The bounds were broken in 1 of 36 comparisons."]
+    assert it.report(records, it.settings("tiny")).remarks == ["The bounds were broken in 1 of 72 comparisons."]
 
 
 @pytest.mark.parametrize("name", ["posteriors", "overview"])
@@ -223,3 +224,25 @@ def test_draws_in_blocks_share_their_basis_unless_it_is_fresh():
 
     assert rank(decoupled(gp, x, 3)) == rank(weights(gp, x, 3)) == 3
     assert rank(fresh(gp, x, 3)) == 10
+
+
+@pytest.mark.parametrize("method", ["weight-space", "orthogonal"])
+def test_the_laws_of_the_other_decompositions_are_those_of_their_draws(method):
+    generator = torch.Generator().manual_seed(0)
+    gp, x = problem(torch.rand(12, 2, generator=generator, dtype=torch.float64), 6, generator, CPU)
+    model = optimal(gp, gp.train_inputs[:4])
+    basis = matheron.draw(model, 1, num_features=16, features="cosine", generator=generator)
+    draw = {"weight-space": weight_space_sparse, "orthogonal": orthogonal}[method]
+    values = draw(model, 40_000, features=basis.prior.features, generator=generator)(x)
+    mean, covariance = law(method, model, basis, x)
+    deviation = covariance.diagonal().sqrt()
+    assert float(((values.mean(0) - mean) / deviation).abs().max()) < 5 / 200
+    error = (torch.cov(values.mT) - covariance) / torch.outer(deviation, deviation)
+    assert float(error.abs().max()) < 5 * 2**0.5 / 200
+
+
+def test_a_sparse_posterior_at_all_data_is_the_exact_one():
+    generator = torch.Generator().manual_seed(0)
+    gp, x = problem(torch.rand(12, 2, generator=generator, dtype=torch.float64), 6, generator, CPU)
+    for found, expected in zip(moments(optimal(gp, gp.train_inputs), x), moments(gp, x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

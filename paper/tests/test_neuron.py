@@ -10,7 +10,7 @@ import torch
 import matheron
 from matheron_paper import experiment, fitzhugh_nagumo, neuron, run
 from matheron_paper.fitzhugh_nagumo import quadratic
-from matheron_paper.neuron_simulation import METHODS, Stopwatch, seconds_by_steps, unlearned
+from matheron_paper.neuron_simulation import TIMED, Stopwatch, seconds_by_steps, unlearned
 
 CPU = torch.device("cpu")
 
@@ -53,35 +53,20 @@ def test_it_leaves_its_table_and_figure(results):
 def test_the_table_has_a_row_a_compared_time_and_the_file_every_number(results):
     _, summary = results
     table, settings = summary.report.table, fitzhugh_nagumo.SCALES["tiny"]
-    assert [row[0] for row in table.compact.rows] == settings["timed_steps"]
-    assert all(value is not None for row in table.compact.rows for value in row)
-    assert len(table.rows) == 3 * settings["compared"] + 2 * len(settings["timed_steps"])
+    assert [row[0] for row in table.compact.rows] == [5, 10, 15, 20]
+    missing = [(row[0], i) for row in table.compact.rows for i, value in enumerate(row) if value is None]
+    assert missing == [(15, 6)]  # functions are not simulated for 15 steps
+    assert len(table.rows) == 4 * settings["compared"] + sum(map(len, settings["timed_steps"].values()))
 
 
-@pytest.mark.slow
-def test_distances_take_the_place_of_states(results):
-    law = results[0][0]["result"]
-    assert "states" not in law and all(len(w2) == len(law["times"]) for w2 in law["w2"].values())
-    same = {"times": [1.0], "states": {name: [[[0.0, 1.0], [2.0, 3.0]]] for name in ("truth", "floor", *METHODS[1:])}}
-    same["states"]["iterative"] = [[[0.0, 5.0], [2.0, 7.0]]]  # all 4 further
-    distances = fitzhugh_nagumo.with_distances(same)["w2"]
-    assert distances["decoupled"][0] == pytest.approx(0, abs=0.1)
-    assert distances["iterative"][0] == pytest.approx(4, abs=0.1)
+def test_distances_are_between_all_states_that_are_finite():
+    a = torch.randn(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    shifted = torch.cat([a + torch.tensor([3.0, 4.0]), torch.full((1, 2), torch.nan)])
+    assert fitzhugh_nagumo.distance(a, a) == pytest.approx(0, abs=0.05)
+    assert fitzhugh_nagumo.distance(a, shifted) == pytest.approx(5, abs=0.05)
 
 
-@pytest.mark.slow
-def test_without_the_library_of_distances_states_are_kept_and_the_rest_is_reported(results, monkeypatch):
-    monkeypatch.setattr(fitzhugh_nagumo, "find_spec", lambda name: None)
-    records = json.loads(json.dumps(results[0]))
-    law = records[0]["result"]
-    law["states"] = {name: [[[0.0, 1.0]]] for name in law.pop("w2")}
-    assert fitzhugh_nagumo.with_distances(law) == law
-    report = fitzhugh_nagumo.report(records, fitzhugh_nagumo.SCALES["tiny"])
-    assert not report.figures and "need POT" in report.remarks[-1]
-    assert report.table.compact is not None and report.table.compact.rows[0][2] is None
-
-
-@pytest.mark.parametrize("method", METHODS[1:])
+@pytest.mark.parametrize("method", TIMED)
 def test_seconds_are_those_of_a_simulation_on_its_way(method):
     sizes = {"num_features": 16, "batch": 4, "device": CPU, "generator": torch.Generator().manual_seed(0)}
     seconds = seconds_by_steps(method, unlearned(5, CPU), 8, [1, 200], **sizes)
@@ -115,9 +100,9 @@ def test_remarks_name_the_step_at_which_the_quadratic_part_passes(results):
     cost = 9e-4 + 1e-5 * (2 + np.arange(20)) ** 2.0  # equal at m + t = sqrt(90), 7.5 steps
     for record in records:
         if record["case"] == {"part": "time", "method": "iterative"}:
-            record["result"]["seconds"] = [float(cost[:n].sum()) for n in settings["timed_steps"]]
+            record["result"]["seconds"] = [float(cost[:n].sum()) for n in settings["timed_steps"]["iterative"]]
         if record["case"] == {"part": "time", "method": "decoupled"}:
-            record["result"]["seconds"] = [0.5 + 0.002 * n for n in settings["timed_steps"]]
+            record["result"]["seconds"] = [0.5 + 0.002 * n for n in settings["timed_steps"]["decoupled"]]
     said = " ".join(fitzhugh_nagumo.report(records, settings).remarks)
     assert "0.5 s to draw the functions and to start, 2 ms per step (R² = 1.000)" in said
     assert "0.9 ms + 1e+04 ns (m + t)²" in said and "from step 7 on" in said

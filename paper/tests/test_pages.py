@@ -33,7 +33,7 @@ def test_every_results_file_is_shown_with_all_that_belongs_to_it():
     for file in (FOLDER / "files").glob("*.jsonl"):
         assert file.stem in shown
         assert all(file.with_suffix(suffix).exists() for suffix in (".png", ".pdf", ".csv"))
-    assert {"wasserstein-quick", "wasserstein-love-paper", "bounds-quick"} <= shown
+    assert {"wasserstein-quick", "wasserstein-love-paper", "bounds-quick", "decompositions-paper"} <= shown
 
 
 def test_a_table_that_does_not_match_is_noticed():
@@ -54,23 +54,36 @@ def published():
     for file in sorted((FOLDER / "files").glob("*.jsonl")):
         with file.open() as lines:
             header = json.loads(next(lines))
-        if header["experiment"] in names() and header["version"] == experiment(header["experiment"]).version:
+        if header["experiment"] in names():
             found.append(pytest.param(file, header, id=file.stem))
     return found
 
 
-# Runs of fewer trials than their scale has, as `--trials` on their pages says.
-TRIALS = {"wasserstein-love-paper": 23}
+def left_to_run(stem, trial):
+    """Trials that published runs do not have yet, as their pages say; the same commands go on with them."""
+    case, number = trial.case, trial.number
+    match stem:
+        case "wasserstein-love-paper":
+            return number >= 25
+        case "decompositions-paper":
+            return number >= 5
+        case "fitzhugh-nagumo-paper":
+            return case["part"] == "law" and number >= 4
+        case "thompson-paper":
+            return "features" in case and case.get("kappa") != 16
+    return False
 
 
 @pytest.mark.parametrize(("file", "header"), published())
 def test_published_results_are_those_of_a_finished_run(tmp_path, file, header):
     it = experiment(header["experiment"])
     settings = it.settings(header["scale"])
-    wanted = it.trials(settings, header["seed"], TRIALS[file.stem] if file.stem in TRIALS else settings["trials"])
-    with Results(Path(shutil.copy(file, tmp_path)), it.header(header["scale"], header["seed"])) as results:
+    wanted = it.trials(settings, header["seed"], settings["trials"])
+    with Results(
+        Path(shutil.copy(file, tmp_path)), it.header(header["scale"], header["seed"]), None, it.unchanged
+    ) as results:
         results.check_fields()
-        assert results.done == {trial.key for trial in wanted}
+        assert results.done == {trial.key for trial in wanted if not left_to_run(file.stem, trial)}
 
 
 def test_a_published_run_that_lacks_a_trial_resumes_with_that_one(tmp_path):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+import typer
 from matplotlib.image import imread
 from rich.console import Console
 from typer.testing import CliRunner
@@ -213,3 +214,17 @@ def test_help_lists_the_paper_s_commands_without_looking_for_them(monkeypatch):
 
     monkeypatch.setattr("importlib.metadata.entry_points", looked_for)
     assert {"reproduce", "report"} <= set(run("--help").output.split())
+
+
+def test_no_option_is_named_by_its_metavar():
+    """Typer 0.27 takes a metavar that differs from an option's name in case alone for its flag (--KERNEL)."""
+
+    def options(command, path):
+        yield from ((path, each) for each in command.params if each.param_type_name == "option")
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from options(inner, [*path, name])
+
+    found = list(options(typer.main.get_command(app), []))
+    assert len(found) > 50
+    wrong = [(path, each.name) for path, each in found if (each.metavar or "").lower() == each.name]
+    assert not wrong

@@ -74,6 +74,19 @@ def test_values_at_fixed_inputs_have_the_sparse_posteriors_moments(whitened, gen
     assert float(error.abs().max()) < 4 * (2 / s) ** 0.5
 
 
+def test_as_the_paper_writes_it_the_second_of_two_values_has_another_variance(generator):
+    """The first value narrows the law of u, and the mean of u does not follow it."""
+    gp, s = sparse(generator, True), 20000
+    x = torch.tensor([[0.1], [0.4]], dtype=torch.float64)
+    ratios = []
+    for as_written in (False, True):
+        drift = IterativeDrift([gp], s, len(x), generator=generator, as_written=as_written)
+        f = torch.cat([drift(point.expand(s, 1)) for point in x], dim=1)
+        ratios.append((f.var(0) / moments(gp, x)[1].diagonal()).tolist())
+    assert ratios[0] == pytest.approx([1, 1], abs=0.04)
+    assert ratios[1][0] == pytest.approx(1, abs=0.04) and abs(ratios[1][1] - 1) > 0.1
+
+
 def scattered(steps, s, generator):
     """Inputs `[steps, s, 1]` in no order, far enough apart for digits to be compared."""
     order = torch.stack([torch.randperm(steps, generator=generator) for _ in range(s)], dim=1)

@@ -19,6 +19,7 @@ MODULES = {
     "wasserstein": "matheron_paper.wasserstein",
     "wasserstein-love": "matheron_paper.love",
     "bounds": "matheron_paper.bounds",
+    "decompositions": "matheron_paper.decompositions",
     "leverage": "matheron_paper.leverage",
     "thompson": "matheron_paper.thompson",
     "fitzhugh-nagumo": "matheron_paper.fitzhugh_nagumo",

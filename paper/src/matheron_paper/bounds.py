@@ -3,71 +3,83 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch.quasirandom import SobolEngine
 
 import matheron
-from matheron.compare.bounds import constants, covariance_rate, fourier_constant, lebesgue_constant, wasserstein_bound
+from matheron.compare.bounds import (
+    constants,
+    covariance_bound,
+    covariance_rate,
+    fourier_constant,
+    lebesgue_constant,
+    wasserstein_bound,
+)
 
 from .base import Experiment, Settings, Trial, scales, stable_hash
-from .report import Report, Row, Rows, grouped, quartile_table, quartiles
-from .sampling import problem
+from .report import Cell, Report, Row, Rows, quartile_table
+from .sampling import optimal, problem
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DOMAIN = (0.0, 1.0)
 FEATURES = {"decoupled": "cosine"}  # what the propositions are about
+# What is drawn from: the posterior of a few data, or a sparse one of more, whose own error the propositions count.
+POSTERIORS = ("exact", "sparse")
 
 SCALES = scales(
-    trials=(32, 8, 2),
+    trials=(32, 32, 2),
     dims=([1, 2, 4, 8], [1, 2, 4, 8], [1, 4]),
     num_features=([64, 256, 1024, 4096, 16384], [64, 256, 1024, 4096], [16, 64, 256]),
     num_data=(8, 8, 4),
+    num_data_sparse=(32, 32, 12),  # of a sparse posterior, whose inducing points are the first num_data of them
     num_test=(512, 128, 24),
     num_bases=(64, 16, 8),
 )
 
 
-def cases(settings: Settings) -> list[dict[str, int]]:
-    return [{"d": d} for d in settings["dims"]]
+def cases(settings: Settings) -> list[dict[str, Cell]]:
+    return [{"d": d, "posterior": posterior} for d in settings["dims"] for posterior in POSTERIORS]
 
 
 def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One random problem: both sides of both propositions for every ell."""
-    d, n = trial.case["d"], settings["num_data"]
+    d, m, kind = trial.case["d"], settings["num_data"], FEATURES["decoupled"]
+    sparse = trial.case["posterior"] == "sparse"
+    n = settings["num_data_sparse"] if sparse else m
     generator = trial.generator("problem")
-    gp, _ = problem(torch.rand(n, d, generator=generator, dtype=torch.float64), 1, generator, device)
+    exact, _ = problem(torch.rand(n, d, generator=generator, dtype=torch.float64), 1, generator, device)
+    gp = optimal(exact, exact.train_inputs[:m]) if sparse else exact
     net = SobolEngine(d, scramble=True, seed=stable_hash(trial.key, trial.seed) % 2**31)
     x = net.draw(settings["num_test"], dtype=torch.float64).to(device)  # even over the cube
-    rate = covariance_rate(
-        gp,
-        x,
-        settings["num_features"],
-        kind=FEATURES["decoupled"],
-        num_bases=settings["num_bases"],
-        generator=trial.generator("bases"),
-    )
+    of_bases: Row = {"kind": kind, "num_bases": settings["num_bases"]}
+    rate = covariance_rate(gp, x, settings["num_features"], generator=trial.generator("bases"), **of_bases)
     C2, of = fourier_constant(gp.kernel, _DOMAIN, input_dim=d), constants(gp, _DOMAIN)
     L = lebesgue_constant(gp, x)
+    known: Row = {"exact": exact} if sparse else {}
     rows = []
     for ell, error in zip(rate.num_features, rate.errors, strict=True):
-        paths = matheron.draw(
-            gp, 1, num_features=ell, features=FEATURES["decoupled"], generator=trial.generator("basis", str(ell))
-        )
+        paths = matheron.draw(gp, 1, num_features=ell, features=kind, generator=trial.generator("basis", str(ell)))
         assert isinstance(paths, matheron.Paths)
-        w2 = wasserstein_bound(gp, paths, x, _DOMAIN, generator=trial.generator("coupling", str(ell)))
+        w2 = wasserstein_bound(gp, paths, x, _DOMAIN, generator=trial.generator("coupling", str(ell)), **known)
+        sparse_error = 0.0
+        if sparse:
+            again = trial.generator("bases of the sparse", str(ell))
+            both = covariance_bound(gp, ell, x, _DOMAIN, exact=exact, generator=again, **of_bases)
+            error, sparse_error = both.measured, both.sparse_error
         rows.append(
             {
                 "ell": ell,
                 "covariance error": error,
-                "covariance bound": C2 * of.C3 / math.sqrt(ell),
-                "with the Lebesgue constant": C2 * (1 + L) ** 2 / math.sqrt(ell),
+                "covariance bound": sparse_error + C2 * of.C3 / math.sqrt(ell),
+                "with the Lebesgue constant": sparse_error + C2 * (1 + L) ** 2 / math.sqrt(ell),
+                "sparse covariance error": sparse_error,
                 "W2": w2.measured,
                 "W2 bound": w2.bound,
+                "sparse W2": w2.sparse_error,
             }
         )
     return {"slope": rate.slope, "standard error": rate.standard_error, "rows": rows}
@@ -80,7 +92,9 @@ def flat(records: Rows) -> list[Row]:
         row["covariance ratio"] = row["covariance bound"] / row["covariance error"]
         row["Lebesgue ratio"] = row["with the Lebesgue constant"] / row["covariance error"]
         row["W2 ratio"] = row["W2 bound"] / row["W2"]
-    return sorted(rows, key=lambda row: (row["d"], row["ell"]))
+        row["share of the sparse covariance error"] = row["sparse covariance error"] / row["covariance error"]
+        row["share of the sparse W2"] = row["sparse W2"] / row["W2"]
+    return sorted(rows, key=lambda row: (POSTERIORS.index(row["posterior"]), row["d"], row["ell"]))
 
 
 RATIOS = {
@@ -90,46 +104,62 @@ RATIOS = {
 }
 
 
+# How much of the error at the largest ell is the sparse posterior's own.
+SHARES = {
+    "share of the sparse covariance error": "sparse covariance error / error, largest ell",
+    "share of the sparse W2": "sparse W2 / distance, largest ell",
+}
+
+
 def report(records: Rows, settings: Settings) -> Report:
     lines = []
-    for record in sorted(records, key=lambda record: record["case"]["d"]):
-        d, rows = record["case"]["d"], flat([record])
-        lines.append({"d": d, "quantity": "slope of the covariance error", "value": record["result"]["slope"]})
-        lines += [{"d": d, "quantity": RATIOS[name], "value": min(row[name] for row in rows)} for name in RATIOS]
-    table = quartile_table("Both propositions; ratios are the smallest over ell", lines, ["d", "quantity"], "value")
+    for record in sorted(records, key=lambda r: (POSTERIORS.index(r["case"]["posterior"]), r["case"]["d"])):
+        case, rows = record["case"], flat([record])
+        lines.append({**case, "quantity": "slope of the covariance error", "value": record["result"]["slope"]})
+        lines += [{**case, "quantity": RATIOS[name], "value": min(row[name] for row in rows)} for name in RATIOS]
+        if case["posterior"] == "sparse":
+            lines += [{**case, "quantity": SHARES[name], "value": rows[-1][name]} for name in SHARES]
+    title = "Both propositions; ratios are the smallest over ell"
+    table = quartile_table(title, lines, ["posterior", "d", "quantity"], "value")
     rows = flat(records)
     broken = sum(row[name] < 1 for row in rows for name in RATIOS)
     remark = f"The bounds were broken in {broken} of {len(RATIOS) * len(rows)} comparisons."
-    slopes = grouped([line for line in lines if line["quantity"].startswith("slope")], ["d"], "value")
-    return Report(table, {"": lambda: figure(rows, {d: quartiles(v)[1] for (d,), v in slopes.items()})}, [remark])
+    return Report(table, {"": lambda: figure(rows)}, [remark])
 
 
-def figure(rows: Rows, slopes: Mapping[int, float]) -> Figure:
+def figure(rows: Rows) -> Figure:
+    """A row of panels for the exact and for the sparse posterior: errors, and how many times they the bounds are."""
     from .style import DIMENSIONS, MARKERS, group_band, legend_below, panels, plain_ticks
 
-    drawing, axes = panels(1, 3, width=9.6, height=3.8)
-    left, middle, right = axes[0]
+    shown = [posterior for posterior in POSTERIORS if any(row["posterior"] == posterior for row in rows)]
+    drawing, axes = panels(len(shown), 3, width=9.6, height=0.6 + 2.9 * len(shown))
     sizes = sorted({row["ell"] for row in rows})
-    for i, (d, slope) in enumerate(sorted(slopes.items())):
-        mine = [row for row in rows if row["d"] == d]
-        look: Row = {"color": DIMENSIONS[i], "marker": MARKERS[i]}
-        group_band(left, mine, "ell", "covariance error", label=f"$d = {d}$, fitted slope {slope:.2f}", **look)
-        group_band(middle, mine, "ell", "covariance ratio", **look)
-        group_band(middle, mine, "ell", "Lebesgue ratio", linestyle="--", markerfacecolor="white", **look)
-        group_band(right, mine, "ell", "W2 ratio", **look)
-    start = 2.5 * max(row["covariance error"] for row in rows if row["ell"] == sizes[0])
-    reference = [start * (ell / sizes[0]) ** -0.5 for ell in sizes]
-    left.plot(sizes, reference, color="black", linestyle=":", label="slope -1/2")
+    for (left, middle, right), posterior in zip(axes, shown, strict=True):
+        for i, d in enumerate(sorted({row["d"] for row in rows})):
+            mine = [row for row in rows if (row["d"], row["posterior"]) == (d, posterior)]
+            if not mine:
+                continue
+            look: Row = {"color": DIMENSIONS[i], "marker": MARKERS[i]}
+            group_band(left, mine, "ell", "covariance error", label=f"$d = {d}$", **look)
+            group_band(middle, mine, "ell", "covariance ratio", **look)
+            group_band(middle, mine, "ell", "Lebesgue ratio", linestyle="--", markerfacecolor="white", **look)
+            group_band(right, mine, "ell", "W2 ratio", **look)
+        if posterior == "exact":
+            start = 2.5 * max(row["covariance error"] for row in rows if row["ell"] == sizes[0])
+            reference = [start * (ell / sizes[0]) ** -0.5 for ell in sizes]
+            left.plot(sizes, reference, color="black", linestyle=":", label="slope -1/2")
+        left.set_ylabel(f"{posterior} posterior")
+        titles = (r"$\sup\,|k^{(d)} - k^{(f\mid y)}|$", "covariance: bound / error", "$W_2$: bound / distance")
+        for axis, title in zip((left, middle, right), titles, strict=True):
+            axis.set(title=title, xscale="log", yscale="log", xlabel=r"features $\ell$")
+            if axis is not left:
+                axis.axhline(1, color="black", linewidth=1)
+                axis.set_ylim(0.5, None)
+            plain_ticks(axis, sizes)
     middle.plot([], [], color="grey", linestyle="--", label="with the Lebesgue constant")
-    titles = (r"$\sup\,|k^{(d)} - k^{(f\mid y)}|$", "covariance: bound / error", "$W_2$: bound / distance")
-    for axis, title in zip(axes[0], titles, strict=True):
-        axis.set(title=title, xscale="log", yscale="log", xlabel=r"features $\ell$")
-        if axis is not left:
-            axis.axhline(1, color="black", linewidth=1)
-            axis.set_ylim(0.5, None)
-        plain_ticks(axis, sizes)
     legend_below(drawing, 3)
     return drawing
 
 
-EXPERIMENT = Experiment("bounds", __doc__, SCALES, cases, run, report, features=FEATURES)
+# 2: sparse posteriors beside exact ones
+EXPERIMENT = Experiment("bounds", __doc__, SCALES, cases, run, report, version=2, features=FEATURES)

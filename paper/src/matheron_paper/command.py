@@ -19,7 +19,7 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            metavar="SCALE",
+            metavar="SIZE",
             help="tiny takes seconds, to see that it runs; quick takes minutes on 2 cores; paper is for a GPU.",
         ),
     ] = "quick",
@@ -32,7 +32,7 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(metavar="NUMBER", min=1, help="Processes. By default one per core, 1 on a GPU.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
     trials: Annotated[
         int | None, typer.Option(metavar="NUMBER", min=1, help="Trials per case, instead of the scale's.")
     ] = None,
@@ -41,6 +41,10 @@ def reproduce(
     ] = None,
     dask: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Dask scheduler whose workers run the trials.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Run only the cases with this entry, such as d=8. May be repeated."),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments and stop.")] = False,
 ) -> None:
@@ -60,6 +64,9 @@ def reproduce(
         raise typer.Exit(0 if show_list else 2)
     started, failed = time.monotonic(), 0
     try:
+        if wrong := [entry for entry in only or [] if "=" not in entry]:
+            raise RefusedError(f"--only: expected NAME=VALUE such as d=8, got {wrong[0]}")
+        entries = dict(entry.split("=", 1) for entry in only or [])
         for one in names() if name == "all" else [name]:
             left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - started))
             summary = runner.run(
@@ -72,6 +79,7 @@ def reproduce(
                 trials=trials,
                 time_limit=left,
                 dask=dask,
+                only=entries,
                 console=console,
             )
             failed += bool(summary.failed)

@@ -16,7 +16,7 @@ from matheron.compare.samplers import Moments, ValueDraws
 
 from .base import Trial
 from .report import Cell
-from .sampling import NOISE, kernel
+from .sampling import NOISE, factors, kernel, optimal
 
 # Where there are data. The few observations lie in the same bands as the many.
 BANDS = ((0.2, 0.3), (0.65, 0.75))
@@ -58,26 +58,12 @@ def sparse(gp: matheron.ExactGP, m: int) -> matheron.SparseGP:
     start = np.linspace(0.1, 0.9, m)
     found = minimize(negative_bound, start, jac=True, method="L-BFGS-B", bounds=[(0.0, 1.0)] * m)
     Z = torch.tensor(np.sort(found.x), dtype=torch.float64)[:, None]
-    with torch.no_grad():
-        A, LB = _factors(gp.kernel, X, Z)
-        # Whitened, u = chol(K_mm) omega: omega given y is N(B^-1 A y / sigma, B^-1), B = I + A A^T.
-        q_mean = torch.cholesky_solve((A @ y)[:, None] / math.sqrt(NOISE), LB)[:, 0]  # [m]
-        q_root = torch.linalg.solve_triangular(LB.mT, torch.eye(m, dtype=LB.dtype), upper=True)  # [m, m]
-    Z, q_mean, q_root = (v.to(gp.train_inputs.device) for v in (Z, q_mean, q_root))
-    return matheron.SparseGP(gp.kernel, Z, q_mean, q_root, whitened=True)
-
-
-def _factors(k: kernels.Kernel, X: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
-    """A = L^-1 K_mn / sigma `[m, n]`, and the factor of I + A A^T `[m, m]`."""
-    identity = torch.eye(len(Z), dtype=Z.dtype)
-    L = torch.linalg.cholesky(k(Z, Z) + 1e-10 * identity)
-    A = torch.linalg.solve_triangular(L, k(Z, X), upper=False) / math.sqrt(NOISE)
-    return A, torch.linalg.cholesky(identity + A @ A.mT)
+    return optimal(gp, Z.to(gp.train_inputs.device))
 
 
 def _bound(k: kernels.Kernel, X: Tensor, y: Tensor, Z: Tensor) -> Tensor:
     """log N(y | 0, Q_nn + sigma^2 I) - tr(K_nn - Q_nn) / (2 sigma^2), less a constant."""
-    A, LB = _factors(k, X, Z)
+    A, LB = factors(k, X, Z)
     c = torch.linalg.solve_triangular(LB, (A @ y)[:, None], upper=False) / math.sqrt(NOISE)  # [m, 1]
     fit = LB.diagonal().log().sum() + (y.square().sum() / NOISE - c.square().sum()) / 2
     return -fit - (k.diag(X).sum() / NOISE - A.square().sum()) / 2

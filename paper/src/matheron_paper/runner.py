@@ -55,6 +55,7 @@ def run(
     trials: int | None = None,
     time_limit: float | None = None,
     dask: str | None = None,
+    only: Case | None = None,
     console: Console | None = None,
 ) -> Summary:
     """Run what is left of an experiment, and report on all that is there.
@@ -68,6 +69,7 @@ def run(
         trials: how many per case; None is the scale's own number. More can be added later.
         time_limit: in seconds. No trial is started that would, by what its like have taken, end later.
         dask: the address of a Dask scheduler, whose workers then run the trials.
+        only: run the trials of cases with these entries alone, such as {"d": 8}; the report is on all that is there.
     """
     settings = experiment.settings(scale)
     began = time.monotonic()
@@ -84,7 +86,7 @@ def run(
     made_with = {"matheron": matheron.__version__, "torch": torch.__version__, "python": platform.python_version()}
     with _cluster(dask) as client, Results(file, header, made_with, experiment.unchanged) as results:
         results.check_fields()
-        wanted = experiment.trials(settings, seed, count)
+        wanted = _only(experiment.trials(settings, seed, count), only or {})
         done = results.done
         open_ = [trial for trial in wanted if trial.key not in done]
         usual = 1 if device.startswith("cuda") else min(MOST_WORKERS, usable_cores())
@@ -105,6 +107,15 @@ def run(
     if left:
         console.print(f"{left} trials left; the same command resumes with them", highlight=False)
     return Summary(len(wanted) - len(failed) - left, len(failed), left, [results.path, *files], report)
+
+
+def _only(trials: list[Trial], entries: Case) -> list[Trial]:
+    """The trials whose case has these entries, given as values or as text."""
+    chosen = [t for t in trials if all(k in t.case and str(t.case[k]) == str(v) for k, v in entries.items())]
+    if not chosen:
+        cases = "; ".join(dict.fromkeys(", ".join(f"{k}={v}" for k, v in t.case.items()) for t in trials))
+        raise RefusedError(f"only: no case has {', '.join(f'{k}={v}' for k, v in entries.items())}; there are {cases}")
+    return chosen
 
 
 def _run_open(

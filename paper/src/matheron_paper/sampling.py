@@ -55,6 +55,24 @@ def problem(
     return matheron.ExactGP(k, X.to(device), y.to(device), noise=NOISE), x.to(device)
 
 
+def optimal(gp: matheron.ExactGP, Z: Tensor) -> matheron.SparseGP:
+    """The sparse posterior of inducing points Z `[m, d]` with Titsias's optimal q(u)."""
+    with torch.no_grad():
+        A, LB = factors(gp.kernel, gp.train_inputs, Z)
+        # Whitened, u = chol(K_mm) omega: omega given y is N(B^-1 A y / sigma, B^-1), B = I + A A^T.
+        q_mean = torch.cholesky_solve((A @ gp.train_targets)[:, None] / math.sqrt(NOISE), LB)[:, 0]  # [m]
+        q_root = torch.linalg.solve_triangular(LB.mT, torch.eye(len(Z)).to(LB), upper=True)  # [m, m]
+    return matheron.SparseGP(gp.kernel, Z, q_mean, q_root, whitened=True)
+
+
+def factors(k: kernels.Kernel, X: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
+    """A = L^-1 K_mn / sigma `[m, n]`, and the factor of I + A A^T `[m, m]`."""
+    identity = torch.eye(len(Z)).to(Z)
+    L = torch.linalg.cholesky(k(Z, Z) + 1e-10 * identity)
+    A = torch.linalg.solve_triangular(L, k(Z, X), upper=False) / math.sqrt(NOISE)
+    return A, torch.linalg.cholesky(identity + A @ A.mT)
+
+
 def exact(gp: matheron.ExactGP, x: Tensor) -> Blocks:
     """Location-scale sampling: its error is that of the number of draws, the floor for all."""
     return lambda num_draws, generator: location_scale(gp, num_draws, generator=generator).blocks(

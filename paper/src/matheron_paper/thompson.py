@@ -22,15 +22,15 @@ from matheron import Paths, thompson
 from .base import Case, Experiment, Settings, Trial, scales
 from .report import Row
 from .sampling import NOISE, kernel
-from .thompson_report import METHODS, report
+from .thompson_report import report
 
 # Equispaced features represent a task best, in few dimensions.
 _EQUISPACED_UP_TO = 2
-# The kind of features of each strategy's functions, and of the tasks.
+# The kind of features of each strategy's functions, unless its case names another, and of the tasks.
 FEATURES = {"decoupled": "sobol", "weight-space": "cosine", "task, small d": "equispaced", "task, large d": "cosine"}
 # Rounds are of d points. Function-space draws have a mesh of their own; 2048 of its points are kept for the joint draw.
 SCALES = scales(
-    trials=(32, 6, 2),
+    trials=(32, 8, 2),
     dims=([2, 4, 8], [2, 4], [1, 2]),
     rounds=(128, 32, 4),
     num_features=([1024, 4096, 16384], [64, 256, 1024], [16, 32]),
@@ -43,21 +43,29 @@ SCALES = scales(
         {"num_features": 256, "mesh_size": 1024, "num_starts": 16},
     ),
 )
+# Numbers of points a round that are tried beside d, in one number of dimensions and with the fewest features.
+_KAPPAS = (1, 16)
 # Trials of a case that a GPU runs together, where their functions are minimised together.
 TOGETHER = 32
 
 
 def cases(settings: Settings) -> list[Row]:
-    """A case is a strategy in a number of dimensions; those of function draws also have a number of features."""
+    """A case is a strategy in a number of dimensions; those of function draws also have a number of features.
+
+    Decoupled draws have the paper's cosines, which their case names, or Sobol frequencies.
+    """
     out: list[Row] = []
     for d in settings["dims"]:
-        out += [{"d": d, "method": method, "ell": None} for method in METHODS[:3]]
-        out += [{"d": d, "method": method, "ell": ell} for ell in settings["num_features"] for method in METHODS[3:]]
-    return out
+        out += [{"d": d, "method": method, "ell": None} for method in ("random", "DIRECT", "function-space")]
+        for ell in settings["num_features"]:
+            out += [{"d": d, "method": method, "ell": ell} for method in ("weight-space", "decoupled")]
+            out.append({"d": d, "method": "decoupled", "ell": ell, "features": "cosine"})
+    few = {"d": settings["dims"][1], "method": "decoupled", "ell": settings["num_features"][0], "features": "cosine"}
+    return out + [{**few, "kappa": kappa} for kappa in _KAPPAS]
 
 
 def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
-    """One task and one strategy: the lowest value met after each round, the task's minimum, the seconds of choosing."""
+    """One task and one strategy: the lowest value met after each d points, the task's minimum, seconds of choosing."""
     return run_together([trial], settings, device)[0]
 
 
@@ -104,7 +112,7 @@ class Objective:
         return f + self.noise[first : first + len(f)]
 
     def best(self) -> list[float]:
-        """The lowest value after each round."""
+        """The lowest value after each d points."""
         values = torch.tensor(self.values[: self.budget], dtype=torch.float64)
         return values.cummin(0).values[self.d - 1 :: self.d].tolist()
 
@@ -150,30 +158,35 @@ def rounds(
     objectives: Sequence[Objective],
     advance: Callable[[float], None] | None = None,
 ) -> float:
-    """Rounds of d points, the first of them uniform and the same for all strategies; the seconds spent on choosing."""
-    case, count = trials[0].case, settings["rounds"]
+    """Rounds of d points, or of the case's kappa; the seconds spent on choosing.
+
+    The first d points are uniform, and the same for all strategies. The last round ends with the budget.
+    """
+    case = trials[0].case
     d, method, ell = case["d"], case["method"], case["ell"]
+    budget, kappa = settings["rounds"] * d, case.get("kappa", d)
     generators = [trial.generator("search", device=device) for trial in trials]
     data = [(each.first, each(each.first)) for each in objectives]
     seconds = 0.0
-    for number in range(1, count):
+    for spent in range(d, budget, kappa):
         began = time.perf_counter()
         gps = [matheron.ExactGP(kernel(d), X.to(device), y.to(device), NOISE) for X, y in data]
         chosen: Row = {"strategy": method, "generators": generators}
         if method == "function-space":
             chosen["mesh_size"] = settings["function_mesh_size"]
         elif method != "random":
-            total = ell + (d * number if method == "weight-space" else 0)  # b = m + ell basis functions for both
+            total = ell + (spent if method == "weight-space" else 0)  # b = m + ell basis functions for both
             chosen |= {name: settings[name] for name in ("mesh_size", "num_starts")} | {"num_features": total}
             chosen["features"] = case.get("features", FEATURES[method])
-        points = [x.cpu() for x in thompson.suggest_together(gps, unit_box(d).to(device), d, **chosen)]
+        q = min(kappa, budget - spent)
+        points = [x.cpu() for x in thompson.suggest_together(gps, unit_box(d).to(device), q, **chosen)]
         seconds += time.perf_counter() - began
         data = [
             (torch.cat([X, x]), torch.cat([y, each(x)]))
             for (X, y), x, each in zip(data, points, objectives, strict=True)
         ]
         if advance is not None:
-            advance(number / (count - 1))
+            advance((spent + q - d) / (budget - d))
     return seconds
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .base import Settings
-from .report import QUARTILES, Report, Row, Rows, Table, grouped, quartiles
+from .report import QUARTILES, Cell, Report, Row, Rows, Table, grouped, quartiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled")
+# The paper's curves, and decoupled draws with Sobol frequencies beside the paper's cosines.
+METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled", "decoupled, Sobol")
+PAPER = METHODS[:5]
 # Where a strategy has found the minimum to within this, logarithms say no more.
 FLOOR = 1e-6
 
@@ -30,24 +32,36 @@ def flat(records: Rows) -> list[Row]:
     rows = []
     for record in records:
         regret = [best - lowest[record["case"]["d"], record["trial"]] for best in record["result"]["best"]]
-        rows.append({**record["case"], "regret": regret, "last": regret[-1], "seconds": record["result"]["seconds"]})
-    return sorted(rows, key=lambda row: (row["d"], METHODS.index(row["method"]), row["ell"] or 0))
+        row = {"kappa": record["case"]["d"], **record["case"], "method": name(record["case"]), "regret": regret}
+        row |= {"last": regret[-1], "seconds": record["result"]["seconds"], "together": record.get("together", 1)}
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row["d"], METHODS.index(row["method"]), row["ell"] or 0, row["kappa"]))
+
+
+def name(case: Mapping[str, Cell]) -> str:
+    """What a case's strategy is called: the paper's decoupled draws have cosines."""
+    sobol = case["method"] == "decoupled" and case.get("features", "sobol") == "sobol"
+    return "decoupled, Sobol" if sobol else case["method"]
 
 
 def report(records: Rows, settings: Settings) -> Report:
-    rows, by = flat(records), ["d", "method", "ell"]
+    rows, by = flat(records), ["d", "method", "ell", "kappa"]
     regrets, seconds = grouped(rows, by, "last"), grouped(rows, by, "seconds")
     lines = [
         (*key, settings["rounds"] * key[0], len(values), *quartiles(values), quartiles(seconds[key])[1])
         for key, values in regrets.items()
     ]
-    columns = [*by, "evaluations", "runs", *QUARTILES, "seconds"]
+    columns = ["d", "method", "ell", "points a round", "evaluations", "runs", *QUARTILES, "seconds"]
     table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, per run", columns, lines)
+    usual = [row for row in rows if row["kappa"] == row["d"]]
+    # The paper's curves; while its cosines have not been run, Sobol frequencies stand for them.
+    shown = PAPER if any(row["method"] == "decoupled" for row in usual) else METHODS
     figures = {
-        "": lambda: figure(rows, settings["num_features"][:1]),
-        "full": lambda: figure(rows, settings["num_features"]),
-        "runtimes": lambda: figure(rows, settings["num_features"], runtimes=True),
+        "": lambda: figure([row for row in usual if row["method"] in shown], settings["num_features"][:1]),
+        "full": lambda: figure(usual, settings["num_features"]),
     }
+    if all(row["together"] == 1 for row in usual):  # trials that are run together share their time
+        figures["runtimes"] = lambda: figure(usual, settings["num_features"], runtimes=True)
     return Report(table, figures)
 
 
@@ -66,7 +80,7 @@ def figure(rows: Rows, sizes: Sequence[int], runtimes: bool = False) -> Figure:
         axes[i, 0].set_ylabel("share of runs" if runtimes else "regret")
     for axis in axes[-1]:
         axis.set_xlabel("seconds per run" if runtimes else "evaluations")
-    legend_below(drawing, 5 if len(dims) > 2 else 3)
+    legend_below(drawing, 6 if len(dims) > 2 else 3)
     return drawing
 
 
@@ -92,9 +106,9 @@ def run_times(axis: Axes, rows: Rows) -> None:
 
 
 def _style(method: str) -> Row:
-    from .style import DECOUPLED, EXACT, EXACT_POSTERIOR, FRESH, WEIGHT_SPACE
+    from .style import DECOUPLED, EXACT, EXACT_POSTERIOR, FRESH, SPARSE, WEIGHT_SPACE
 
-    colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED)
-    lines = (":", "--", "-.", "-", "-")
+    colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED, SPARSE)
+    lines = (":", "--", "-.", "-", "-", "--")
     i = METHODS.index(method)
     return {"label": method, "color": colors[i], "linestyle": lines[i]}

@@ -81,6 +81,7 @@ METHODS = {
     "leverage": "decoupled, by leverage",
     "equispaced": "decoupled, equispaced features",
     "fresh bases": "decoupled, a basis for every 64 paths",
+    "orthogonal": "orthogonal",
 }
 
 
@@ -107,25 +108,26 @@ def seconds_of_drawing(rows: Rows, across: str = "n") -> str:
     return f"Median time of drawing at {across} = {n}: {', '.join(parts)}"
 
 
-def figure(rows: Rows, settings: Settings) -> Figure:
-    """One panel per dimension: medians over trials, quartiles shaded."""
+def figure(rows: Rows, settings: Settings, across: str = "n", label: str = "training points $n$") -> Figure:
+    """One panel per dimension: medians over trials against `across`, quartiles shaded."""
     from .style import legend_below, panels
 
     dims = sorted({row["d"] for row in rows})
     drawing, axes = panels(1, len(dims), width=3.2 * len(dims) + 0.6, height=3.9, sharey=True)
     for axis, d in zip(axes[0], dims, strict=True):
-        curves(axis, [row for row in rows if row["d"] == d], settings["num_features"])
-        axis.set(title=f"$d = {d}$", xlabel="training points $n$")
+        curves(axis, [row for row in rows if row["d"] == d], settings["num_features"], across)
+        axis.set(title=f"$d = {d}$", xlabel=label)
     axes[0, 0].set_ylabel("2-Wasserstein distance")
     legend_below(drawing, 3 if len(dims) > 2 else 2)
     return drawing
 
 
-def curves(axis: Axes, rows: Rows, sizes: Sequence[int]) -> None:
-    """W2 against n for every sampler: a colour per sampler, a tone and a marker per number of features."""
+def curves(axis: Axes, rows: Rows, sizes: Sequence[int], across: str = "n") -> None:
+    """W2 against `across` for every sampler: a colour per sampler, a tone and a marker per number of features."""
     from . import style
 
     toned = {"weight-space": style.WEIGHT_SPACE, "decoupled": style.DECOUPLED, "leverage": style.DIMENSIONS[3]}
+    toned["orthogonal"] = style.UPDATE
     looks: dict[str, Row] = {
         "exact": {"color": style.EXACT, "linestyle": ":", "linewidth": 2, "zorder": 5},
         "LOVE": {"color": style.LOVE, "marker": "s"},
@@ -139,10 +141,10 @@ def curves(axis: Axes, rows: Rows, sizes: Sequence[int]) -> None:
             look |= {"marker": style.MARKERS[i], "label": rf"{METHODS[method]}, $\ell = {ell}$"}
             look |= {"color": style.tones(toned[method], len(sizes))[i]} if method in toned else {}
         mine = [row for row in rows if (row["method"], row["ell"]) == (method, ell)]
-        style.group_band(axis, mine, "n", "w2", **look)
+        style.group_band(axis, mine, across, "w2", **look)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    style.plain_ticks(axis, sorted({row["n"] for row in rows}))
+    style.plain_ticks(axis, sorted({row[across] for row in rows}))
 
 
 # 2: equispaced features are a lattice; 3: errors by leverage far from data are held to less

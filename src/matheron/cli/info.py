@@ -34,7 +34,7 @@ def describe_file(file: Path) -> None:
 # Distributions that matheron uses: first the required ones, then those of its extras.
 _NEEDED = ("numpy", "scipy", "safetensors", "finufft", "typer", "rich", "matplotlib")
 _OPTIONAL = (
-    *("gpytorch", "linear-operator", "botorch", "scikit-learn", "gpflow", "tensorflow", "optuna", "POT"),
+    *("gpytorch", "linear-operator", "botorch", "scikit-learn", "gpflow", "tensorflow", "optuna"),
     *("pandas", "pyarrow", "xarray", "dask", "zarr", "rasterio", "bokeh", "onnx", "onnxscript", "onnxruntime"),
     *("triton", "matheron-paper", "matheron-portable"),
 )

@@ -51,7 +51,7 @@ def minimize(
     bounds: Annotated[
         str | None,
         typer.Option(
-            metavar="BOUNDS", help="Bounds of inputs, for example a=0:1,b=-5:5. By default the range of the data."
+            metavar="RANGES", help="Bounds of inputs, for example a=0:1,b=-5:5. By default the range of the data."
         ),
     ] = None,
     maximize: Annotated[bool, typer.Option("--maximize", help="Look for large values instead of small ones.")] = False,

@@ -43,7 +43,7 @@ Encode = Annotated[
 KernelOption = Annotated[
     str | None,
     typer.Option(
-        metavar="KERNEL",
+        metavar="NAMES",
         help="rbf, matern-1/2, matern-3/2, matern-5/2, rational-quadratic, periodic or linear, or a sum such as "
         "periodic+matern-3/2. Its hyperparameters are fitted.",
         show_default="matern-5/2",

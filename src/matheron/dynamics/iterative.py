@@ -7,8 +7,8 @@ them cost their cube. With the inverse, a step is two products with a vector, wh
 Triangular solves with one right-hand side took three to six times as long there, and two to ten times on a CPU, where
 the growing factor is copied for each.
 
-(The paper's augmented q keeps the mean of u as it was; conditioning u on the value just drawn moves it too, and here it
-does: the law would be wrong without.)
+The paper's augmented q keeps the mean of u as it was. Conditioning u on the value just drawn moves its mean too, and
+here it does: without that the law is wrong. `as_written=True` leaves it, to show by how much.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from .stepper import captured
 class IterativeDrift:
     """A drift for `rollout` that conditions on every input and value so far, with one GP for each state.
 
-    It can be called `steps` times, and holds `num_paths * (m + steps)^2` numbers per state.
+    It can be called `steps` times, and holds `num_paths * (m + steps)^2` numbers per state. With `as_written` the mean
+    of u stays what it was, as in the paper's text; the law of later values is then wrong.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -48,9 +49,10 @@ class IterativeDrift:
         seed: int | None = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
+        as_written: bool = False,
     ) -> None:
         device = torch.device(device)
-        self.outputs = [_Conditional(gp, num_paths, steps, dtype, device) for gp in gps]
+        self.outputs = [_Conditional(gp, num_paths, steps, dtype, device, as_written) for gp in gps]
         g = as_generator(generator, seed)
         xi = torch.randn(steps, len(gps), num_paths, generator=g, device=g.device, dtype=torch.float64)
         self.xi = xi.to(device, dtype)  # [steps, d_s, s]
@@ -99,7 +101,10 @@ class _Conditional:
     # Jitter of visited points, as a share of the prior variance: they lie close together, and the factor is inverted.
     jitter: ClassVar = {torch.float64: 1e-8, torch.float32: 1e-4}
 
-    def __init__(self, gp: SparseGP, s: int, steps: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, gp: SparseGP, s: int, steps: int, dtype: torch.dtype, device: torch.device, as_written: bool
+    ) -> None:
+        self.as_written = as_written
         if gp.q_mean is None or gp.num_outputs > 1:
             raise TypeError("IterativeDrift: expected a SparseGP of one output with a Gaussian q(u)")
         self.m, N = gp.num_inducing, gp.num_inducing + steps
@@ -132,7 +137,8 @@ class _Conditional:
         variance = left + spread.square().sum((1, 2))
         deviation = variance.sqrt()
         value = (b[:, 0] * f).sum(1) + deviation * xi
-        f[:, :m] += (spread @ self.V)[:, 0] * (xi / deviation)[:, None]  # Cov(u, f) / Var(f) (value - mean)
+        if not self.as_written:
+            f[:, :m] += (spread @ self.V)[:, 0] * (xi / deviation)[:, None]  # Cov(u, f) / Var(f) (value - mean)
         self.V.copy_(downdate(self.V, spread[:, 0], left))
         pivot, row = left.rsqrt(), m + t
         R.index_copy_(1, row, b * -pivot[:, None, None])
