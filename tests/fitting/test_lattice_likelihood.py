@@ -55,7 +55,7 @@ def data(kernel, n, d, noise, seed=0):
 )
 def test_where_estimates_on_a_lattice_end_exact_gradients_gain_little_more(kernel, d, given, monkeypatch):
     """From the top for few of the data by estimated gradients alone; their own noise is a quarter of sampling error."""
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(first=100, curved=100))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_first=100, rows_for_curvature=100))
     X, y, tasks = data(kernel, 400, d, 0.05)
     noise = torch.linspace(0.02, 0.2, len(y), dtype=DOUBLE) if given else None
     fitted: Any = matheron.fit(kernel, X, y, noise=noise, tasks=tasks, num_starts=1, solver="lattice", seed=0)
@@ -70,11 +70,11 @@ def test_where_estimates_on_a_lattice_end_exact_gradients_gain_little_more(kerne
 
 def test_a_fit_on_a_lattice_says_what_it_cannot_do():
     X = torch.rand(30, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
-    with pytest.raises(ValueError, match='solver="lattice" fits a model with noise'):
+    with pytest.raises(ValueError, match='solver="lattice": expected a model with noise'):
         matheron.fit(1.0 * K.RBF(1.0), X, X.sum(1), solver="lattice", num_starts=1)
-    with pytest.raises(ValueError, match='solver="lattice" fits a model with noise'):
+    with pytest.raises(ValueError, match='solver="lattice": expected a model with noise'):
         matheron.fit(K.Linear(1.0), X[:, :1], X.sum(1), solver="lattice", num_starts=1)
-    with pytest.raises(ValueError, match='solver="lattice" fits a model with noise'):
+    with pytest.raises(ValueError, match='solver="lattice": expected a model with noise'):
         matheron.fit(K.RBF(1.0) * K.Linear(1.0), X[:, :1], X.sum(1), solver="lattice", num_starts=1)
 
 
@@ -86,7 +86,7 @@ def test_a_fit_on_a_lattice_says_what_it_cannot_do():
 )
 def test_a_fit_on_a_lattice_ends_where_the_exact_one_does(kernel, d, monkeypatch):
     """Within the estimates' own noise, which is a quarter of the sampling error."""
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(first=300, curved=300))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_first=300, rows_for_curvature=300))
     X, y, tasks = data(kernel, 2000, d, 0.05)
     exact, estimated = (
         matheron.summary(matheron.fit(kernel, X, y, tasks=tasks, num_starts=1, solver=solver, seed=0))

@@ -34,7 +34,7 @@ def sizes(monkeypatch) -> list[int]:
 
 
 def test_many_rows_are_fitted_to_some_of_them_which_is_said_and_the_model_holds_all(sizes, monkeypatch):
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(most=120))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(largest_auto=120))
     X, y = simulated(300)
     with pytest.warns(FitWarning, match=r"fitted to 120 of the 300 observations.*num_data=None"):
         gp = fit(None, X, y, seed=0, num_starts=2)
@@ -46,7 +46,7 @@ def test_many_rows_are_fitted_to_some_of_them_which_is_said_and_the_model_holds_
 
 @pytest.mark.parametrize("num_data, most", [(None, 300), (90, 90), (1000, 300)])
 def test_num_data_says_how_many_rows_are_fitted_to_without_a_warning(num_data, most, sizes, monkeypatch):
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(most=120))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(largest_auto=120))
     X, y = simulated(300)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -55,7 +55,7 @@ def test_num_data_says_how_many_rows_are_fitted_to_without_a_warning(num_data, m
 
 
 def test_a_solver_that_is_asked_for_fits_to_all_rows(sizes, monkeypatch):
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(most=120))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(largest_auto=120))
     X, y = simulated(200)
     fit(None, X, y, seed=0, num_starts=1, solver="cholesky")
     assert max(sizes) == 200
@@ -117,11 +117,13 @@ def test_a_number_of_rows_that_is_none_is_refused(wrong, words):
 
 def test_few_evaluations_are_of_all_rows_where_these_are_many(sizes, monkeypatch):
     """The search begins with the top for some of them, and a handful of steps are left. It ends at the top for all."""
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(at_once=150, first=150, curved=150))
+    monkeypatch.setattr(
+        search, "SETTINGS", search.SearchSettings(rows_at_once=150, rows_first=150, rows_for_curvature=150)
+    )
     X, y = simulated(400)
     gp = fit(None, X, y, seed=0, num_starts=1)
     assert sizes.count(400) < 12
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(at_once=400))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_at_once=400))
     top = fit(None, X, y, seed=0, num_starts=1)
     values = [float(matheron.log_marginal_likelihood(each)) for each in (gp, top)]
     assert values[0] > values[1] - 0.5

@@ -21,7 +21,7 @@ CASES = {
 @pytest.mark.parametrize("kernel, named", CASES.values(), ids=CASES)
 def test_a_fit_by_estimates_ends_where_the_exact_one_does(kernel, named, monkeypatch):
     """Within the estimates' own noise: a third of the hyperparameters' standard error."""
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(first=60))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_first=60))
     if kernel.num_outputs == 1:
         (X, y), tasks = simulated(2.0 * K.Matern(2.5, [0.5, 1.5]), 200, 2, 0.05), None
     else:
@@ -37,7 +37,7 @@ def test_a_fit_by_estimates_ends_where_the_exact_one_does(kernel, named, monkeyp
 
 
 def test_a_fit_by_estimates_stays_within_the_bounds_of_a_prior(monkeypatch):
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(first=60))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_first=60))
     X, y = simulated(2.0 * K.Matern(2.5, [0.5, 1.5]), 200, 2, 0.05)
     priors = {"lengthscale": torch.distributions.Uniform(0.05, 0.3)}
     exact, estimated = (

@@ -194,6 +194,11 @@ class Hyperparameters:
             (gradient,) = torch.autograd.grad(torch.stack(parts).sum(), vector)
         return gradient
 
+    def are_lengthscales(self, like: Tensor) -> Tensor:
+        """Which entries of a vector are logarithms of lengthscales, `[size]`."""
+        each = [leaf.short == "lengthscale" for leaf in self.leaves for _ in range(leaf.size)]
+        return torch.tensor(each, device=like.device)
+
     def limits(self) -> list[tuple[float, float]]:
         return [limit for leaf in self.leaves for limit in leaf.limits()]
 

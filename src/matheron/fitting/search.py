@@ -1,4 +1,4 @@
-"""The search for the best hyperparameters of data as they are: starts, exact gradients, or estimated ones."""
+"""The search for the hyperparameters of highest likelihood, from one start or several."""
 
 from __future__ import annotations
 
@@ -35,58 +35,64 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How a fit searches. Counts are of observations where nothing else is said.
+    """How a fit searches for the maximum. A row is one observation.
 
-    Attributes:
-        screened, followed: starts are compared on this many, and followed on that many for `follow_steps`.
-        tried, try_steps: so many times the starts that are followed are tried first, for so many steps. Without, four
-            starts lose 3 nats on "mostly noise" and take three quarters of the time (`benchmarks/fit_tables.py`).
-        measured: this many say how sharp the likelihood is along each hyperparameter, where there are twice as many.
-        at_once: up to so many L-BFGS goes on with all of them. Beyond, and where gradients are estimated, a search
-            begins at the top for `first`, and takes quasi-Newton steps from there, with the curvature that `curved` of
-            them have.
-        steps, polish, polished: quasi-Newton steps with exact gradients; and, for up to `polished` where these did not
-            end, on ridges, iterations of L-BFGS after them.
-        most: that num_data="auto" fits to on a CPU, where there is no lattice.
-        nearest, looked_at: with each of some rows go this many of its nearest neighbours, looked for among so many.
-        longest: lengthscale, in standard deviations, that some of the data hand on to all.
-        shorter: lengthscale, in standard deviations, that a search from one start begins again with where it ended with
-            one above `longest`.
-        largest_dense, smallest_on_lattice, smallest_on_line: "auto" factors the covariance up to the first, by device;
-            beyond, gradients are estimated; in up to three dimensions on a lattice, beyond the second, and in one the
-            third. On an H200 (`benchmarks/fit_solvers.py`) dense factors and the lattice took 0.6 and 0.8 s for
-            n = 8000 in one dimension, 1.5 and 0.6 s for 16,000; in two 1.8 and 3.6 s for 16,000, 19 and 2 s for 32,000;
-            in three 4.4 and 13 s, 34 and 9 s.
-        exact, estimated, on_lattice: gains per hyperparameter below which quasi-Newton steps end: with estimated
-            gradients a fifth of its sampling error, and a tenth on a lattice, where steps are cheap.
-        probes, probes_on_gpu: random right-hand sides, beside the data (a tile of 64 on a GPU). With s of them an
-            estimate adds 1 / s to the sampling variance of hyperparameters.
-        solver: of estimated gradients, where none is given.
+    Where there are several starts, many candidates are compared on a few rows. The likeliest of them are searched from
+    for a few iterations, and the likeliest ends for longer and on more rows. The best end is where the search with all
+    rows begins.
     """
 
-    screened: int = 256
-    followed: int = 512
-    tried: int = 3
-    try_steps: int = 8
-    follow_steps: int = 60
-    measured: int = 128
-    at_once: int = 2000
-    first: int = 1000
-    curved: int = 1000
-    steps: int = 12
-    polish: int = 100
-    polished: int = 4000
-    most: int = 4000
-    nearest: int = 3
-    looked_at: int = 50_000
-    longest: float = 30.0
-    shorter: float = 3.0
-    largest_dense: tuple[int, int] = (8000, 32_000)  # on a CPU and on a GPU, as the next two
+    # Starts: candidates are compared on `rows_compared`, and searches from the chosen ones use `rows_followed`. From
+    # `tried_per_start` candidates for each start there are `tried_iterations` iterations first. Without these, four
+    # starts lose 3 nats on "mostly noise" and take three quarters of the time (benchmarks/fit_tables.py).
+    rows_compared: int = 256
+    rows_followed: int = 512
+    tried_per_start: int = 3
+    tried_iterations: int = 8
+    followed_iterations: int = 60
+
+    # Exact gradients: up to `rows_at_once`, L-BFGS-B uses all rows. Beyond, it finds the maximum for `rows_first`, from
+    # where at most `gradient_steps` quasi-Newton steps use all rows, with the curvature that `rows_for_curvature` have.
+    # If these steps do not end, on ridges, L-BFGS-B takes `final_iterations` more with up to `most_rows_final`.
+    rows_at_once: int = 2000
+    rows_first: int = 1000
+    rows_for_curvature: int = 1000
+    gradient_steps: int = 12
+    final_iterations: int = 100
+    most_rows_final: int = 4000
+
+    # L-BFGS-B works in units in which `rows_for_units` have the same curvature along every hyperparameter, where there
+    # are at least twice as many rows.
+    rows_for_units: int = 128
+
+    # Lengthscales, in standard deviations of the inputs: those of some rows are cut to `longest_lengthscale` before all
+    # rows are used, and a search that ends beyond it begins again with `restart_lengthscale`.
+    longest_lengthscale: float = 30.0
+    restart_lengthscale: float = 3.0
+
+    # Fits to some of the rows: num_data="auto" uses up to `largest_auto` on a CPU, where no lattice serves. Rows at
+    # random come with their nearest `neighbours`, looked for among `neighbour_pool` rows.
+    largest_auto: int = 4000
+    neighbours: int = 3
+    neighbour_pool: int = 50_000
+
+    # solver="auto", on a CPU and on a GPU: covariances of up to `largest_dense` rows are factored. Beyond, gradients
+    # are estimated. A lattice serves from `smallest_on_line` rows in one dimension and `smallest_on_lattice` in two
+    # and three. On an H200 (benchmarks/fit_solvers.py) dense factors and the lattice took 0.6 and 0.8 s for 8000 rows
+    # in one dimension, and 1.5 and 0.6 s for 16,000; in two dimensions 1.8 and 3.6 s for 16,000, and 19 and 2 s for
+    # 32,000; in three dimensions 4.4 and 13 s, and 34 and 9 s.
+    largest_dense: tuple[int, int] = (8000, 32_000)
     smallest_on_lattice: tuple[int, int] = (4000, 20_000)
     smallest_on_line: tuple[int, int] = (4000, 10_000)
-    exact: float = 2e-3
-    estimated: float = 0.02
-    on_lattice: float = 0.005
+
+    # Quasi-Newton steps end where the expected gain per hyperparameter is below these. An estimated gradient's sampling
+    # error costs 0.1, and on a lattice steps are cheap.
+    exact_tolerance: float = 2e-3
+    estimated_tolerance: float = 0.02
+    lattice_tolerance: float = 0.005
+
+    # Estimated gradients: s random right-hand sides add 1 / s to the sampling variance of hyperparameters. A GPU
+    # computes in tiles of 64 columns, of which one is the data's.
     probes: int = 15
     probes_on_gpu: int = 63
     solver: Solver = field(default_factory=lambda: PCG(tolerance=0.1, max_iterations=300))
@@ -96,7 +102,8 @@ SETTINGS = SearchSettings()
 
 
 class FitWarning(UserWarning):
-    """A fit did not go as asked: to some of many data, with a column that says nothing, or with no better end."""
+    """A fit differs from what was asked for: it used some of the data, a column has no effect, or the search did not
+    end at a maximum."""
 
 
 def maximised(
@@ -118,10 +125,10 @@ def maximised(
     seed: int | torch.Generator | None = None,
     progress: bool = False,
 ) -> tuple[Kernel, Tensor, Mean]:
-    """The kernel, noise `[n]` and mean that maximise log likelihood + log prior of data as they are, in float64.
+    """The kernel, noise `[n]` and mean that maximise log likelihood + log prior, in float64.
 
-    Where `units` are given, the kernel's numbers are tried in the user's units and in the model's. `num_data` is that
-    of `fit`.
+    Data are in the model's units; nothing is standardised here. If `units` are given, the kernel's numbers are read in
+    the user's units and in the model's, and both are starts. Other arguments are those of `fit`.
     """
     sites = X if isinstance(X, Functionals) else Sites(X, tasks)
     places = sites.places if isinstance(sites, Functionals) else sites.points
@@ -133,7 +140,7 @@ def maximised(
     as_given = h.clamped(as_given)
     objective = Dense(h, sites, y, priors)
     automatic = num_data == "auto" and solver == "auto" and y.device.type == "cpu"
-    most = SETTINGS.most if automatic else None
+    most = SETTINGS.largest_auto if automatic else None
     count = num_data if isinstance(num_data, int) else None
     best = maximiser(objective, as_given, num_starts, count, most, solver, seed, units is not None, progress)
     with torch.no_grad():
@@ -152,14 +159,14 @@ def maximiser(
     both_units: bool,
     progress: bool,
 ) -> Tensor:
-    """The vector of hyperparameters where a search for the maximum of an objective ended.
+    """The vector of hyperparameters `[p]` at which the search for the maximum of an objective ended.
 
     Args:
         objective: log likelihood + log prior of all data.
-        as_given: the vector of the numbers that the kernel has in the user's units.
-        num_data: fit to so many of the data; None is all.
-        most: fit to so many of the data, and warn, where there are more and no lattice serves; None is all.
-        both_units: whether the numbers that the kernel has in the model's units are a start too.
+        as_given: the vector `[p]` of the numbers that the user gave, where the first search starts.
+        num_data: how many rows are used, all if None.
+        most: how many rows are used, with a warning, if there are more and the fit is not on a lattice; all if None.
+        both_units: whether the kernel's numbers, read in the model's units, are a start as well.
         num_starts, solver, seed, progress: as for `fit`.
     """
     n, value, converged = len(objective.y), 0.0, True
@@ -184,24 +191,27 @@ def maximiser(
         )
     if not converged:
         _warn(
-            "the search had not ended when it was stopped; its last hyperparameters are kept. The data may say little "
-            "of some of them: give priors=, or a kernel with fewer"
+            "the search did not reach a maximum within its limit of steps; its last hyperparameters are kept. The data "
+            "may determine some of them poorly: give priors=, or a kernel with fewer hyperparameters"
         )
     if not math.isfinite(value):
         _warn(
-            "the likelihood is not finite at the kernel's own hyperparameters, which are kept; give noise=, priors=, "
-            "or a kernel that is less smooth or has other hyperparameters to start from"
+            "the likelihood is not finite at the kernel's own hyperparameters, which are kept; give noise= or priors=, "
+            "a kernel that is less smooth, or other hyperparameters to start from"
         )
     return best
 
 
 def _warn(words: str) -> None:
-    warnings.warn(words, FitWarning, stacklevel=6)  # where fit, in its decorator, was called
+    warnings.warn(words, FitWarning, stacklevel=6)  # the line that called fit, which is inside its decorator
 
 
 class _Journal:
-    """What a search has found so far, and which share of its work is done: of the seconds that evaluations are
-    expected to take on one core, and slower before the end where there are more of them than expected."""
+    """The best hyperparameters found so far, and a progress bar.
+
+    The bar shows which share is done of the seconds that all evaluations are expected to take on one core. If there are
+    more evaluations than expected, it approaches the end more and more slowly.
+    """
 
     def __init__(self, bar: Progress, start: Tensor, num_data: int) -> None:
         self.best, self._rows, self._value = start, 0.0, -math.inf
@@ -210,17 +220,17 @@ class _Journal:
         self._planned, self._spent, self._words, self.share = 1.0, 0.0, "", 0.0
 
     def plan(self, num_data: int, seconds: float) -> None:
-        """How many of the data are fitted to, and the seconds that it may take."""
+        """Set how many rows are used, and the expected seconds."""
         self.fitted, self._planned = num_data, seconds
 
     def evaluated(self, n: int, vector: Tensor, value: float) -> None:
-        """Of evaluations of a dense likelihood the best is kept among those of the largest number of data."""
+        """Note an evaluation with n rows. Only values with the largest number of rows so far are compared."""
         if math.isfinite(value) and (n > self._rows or (n == self._rows and value > self._value)):
             self.best, self._rows, self._value = vector, n, value
         self.worked(_seconds(n))
 
     def stepped(self, words: str, vector: Tensor) -> None:
-        """Of steps by estimated gradients, of all data, the last is kept."""
+        """Note a quasi-Newton step with all rows; the last one is kept, since estimated gradients have no values."""
         self.best, self._rows, self._words = vector, math.inf, words
 
     def worked(self, seconds: float, words: str | None = None) -> None:
@@ -233,24 +243,26 @@ class _Journal:
 
 
 def _seconds(n: int) -> float:
-    """What an evaluation of a dense likelihood takes on one core, about."""
+    """Approximate seconds on one core of a dense likelihood of n rows with its gradient."""
     return 1e-3 + 4e-8 * n**2 + 3e-11 * n**3
 
 
 def _estimate_seconds(objective: Dense, lattice: bool) -> float:
-    """What an estimate of its gradient takes, about: on a lattice, or by some thirty products with the covariance."""
+    """Approximate seconds of an estimated gradient: on a lattice, or by some thirty products with the covariance."""
     n, d = objective.X.shape
     return 0.1 * 8.0 ** (d - 1) if lattice else 3e-7 * n**2
 
 
 def _plan(journal: _Journal, objective: Dense, num_starts: int, lattice: bool, solver: str | Solver) -> None:
-    """The seconds of an evaluation times how many there may be: about as many as searches on UCI's tables took."""
+    """Set the expected seconds: those of an evaluation times the number of evaluations that UCI tables took."""
     n, s = len(objective.y), SETTINGS
-    screened, followed, first, curved = (_seconds(min(n, m)) for m in (s.screened, s.followed, s.first, s.curved))
+    screened, followed, first, curved = (
+        _seconds(min(n, m)) for m in (s.rows_compared, s.rows_followed, s.rows_first, s.rows_for_curvature)
+    )
     seconds = (10 + 6 * num_starts) * screened + 30 * num_starts * followed if num_starts > 1 else 0.0
     if _is_dense(solver, objective) and not lattice:
         step = _seconds(n)
-        more = n > s.at_once
+        more = n > s.rows_at_once
     else:
         step, more = _estimate_seconds(objective, lattice), True
     if more:
@@ -271,7 +283,8 @@ def _searched(
     both_units: bool,
     journal: _Journal,
 ) -> tuple[Tensor, float, bool]:
-    """Where a search for the top ended, the value there (of some of the data, at the least), and whether it is one."""
+    """Where the search ended, the value there (of some of the rows, if the gradient is estimated), and whether the
+    search reached a maximum."""
     n, s = len(objective.y), SETTINGS
     if num_data is not None:
         objective = some_of(objective, num_data, generator)
@@ -290,7 +303,7 @@ def _searched(
     if lattice:
         try:
             estimate = OnLattice(objective, s.probes, _seed(generator))
-            return _from_some(objective, estimate, s.on_lattice, start, as_given, journal)
+            return _by_quasi_newton(objective, estimate, s.lattice_tolerance, start, as_given, journal)
         except NotOnLattice as reason:
             if solver != "auto":
                 raise _refusal(str(reason)) from None
@@ -299,27 +312,29 @@ def _searched(
     if not _is_dense(solver, objective):
         probes = s.probes_on_gpu if objective.X.is_cuda else s.probes
         estimate = Pathwise(objective, s.solver if isinstance(solver, str) else solver, probes, _seed(generator))
-        return _from_some(objective, estimate, s.estimated, start, as_given, journal)
-    if len(objective.y) <= s.at_once:
+        return _by_quasi_newton(objective, estimate, s.estimated_tolerance, start, as_given, journal)
+    if len(objective.y) <= s.rows_at_once:
         journal.worked(0.0, "with all of them")
-        best, value = by_lbfgs(objective, _moved_back(objective, start, as_given))
-        return *_with_shorter_lengths(objective, best, value), True
+        best, value = by_lbfgs(objective, _idle_as_given(objective, start, as_given))
+        return *_restarted_if_far(objective, best, value), True
 
     def exact(vector: Tensor) -> Tensor:
         value, slope = objective(vector)
         return slope if math.isfinite(value) else slope * math.nan
 
-    best, value, converged = _from_some(objective, exact, s.exact, start, as_given, journal, s.steps)
-    if not converged and len(objective.y) == n <= s.polished:
-        best, value = by_lbfgs(objective, best, s.polish)
+    best, value, converged = _by_quasi_newton(
+        objective, exact, s.exact_tolerance, start, as_given, journal, s.gradient_steps
+    )
+    if not converged and len(objective.y) == n <= s.most_rows_final:
+        best, value = by_lbfgs(objective, best, s.final_iterations)
     return best, value, True
 
 
 def by_lbfgs(objective: Dense, start: Tensor, iterations: int = 500) -> tuple[Tensor, float]:
-    """SciPy's L-BFGS-B uphill from a start, by exact gradients: the end and its value."""
+    """Maximise by SciPy's L-BFGS-B from a start `[p]`: the end `[p]` and its value, -inf if no value was finite."""
     from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
 
-    n, unit = len(objective.y), _units_of_search(objective, start)
+    n, unit = len(objective.y), _curvature_units(objective, start)
 
     def downhill(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = objective(torch.as_tensor(numbers, dtype=torch.float64, device="cpu").to(start) * unit)
@@ -341,35 +356,38 @@ def by_lbfgs(objective: Dense, start: Tensor, iterations: int = 500) -> tuple[Te
     return objective.hyperparameters.clamped(best), -n * float(found.fun) if found.fun < 1e10 else -math.inf
 
 
-def _units_of_search(objective: Dense, start: Tensor) -> Tensor:
-    """Units `[p]` in which the likelihood is about as sharp along every hyperparameter, as some of the data have it.
+def _curvature_units(objective: Dense, start: Tensor) -> Tensor:
+    """Units `[p]` in which the likelihood of some rows has the same curvature along every hyperparameter.
 
-    Without them one start far from the top lost 970 nats on "pol" and 6 on "bike", and four starts none
-    (`benchmarks/fit_tables.py`).
+    Without these units, one start far from the maximum lost 970 nats on "pol" and 6 on "bike", and four starts none
+    (benchmarks/fit_tables.py).
     """
-    if len(objective.y) <= 2 * SETTINGS.measured:
+    if len(objective.y) <= 2 * SETTINGS.rows_for_units:
         return torch.ones_like(start)
-    some = some_of(objective, SETTINGS.measured, torch.Generator().manual_seed(0))
+    some = some_of(objective, SETTINGS.rows_for_units, torch.Generator().manual_seed(0))
     return curvature(lambda v: some(v)[1], start).diagonal().rsqrt()
 
 
-def _with_shorter_lengths(objective: Dense, best: Tensor, value: float) -> tuple[Tensor, float]:
-    """An end, or a better one that is found where lengthscales far beyond the data are shorter.
+def _restarted_if_far(objective: Dense, best: Tensor, value: float) -> tuple[Tensor, float]:
+    """The end of a search, or of a second search with shorter lengthscales if that is better.
 
-    A first step may take a lengthscale to where the likelihood is flat along it, and the search then ends without its
-    column: one start on "pol" lost 32 nats (`benchmarks/fit_tables.py`).
+    An early step may take a lengthscale far beyond the range of the data, where the likelihood is flat along it. The
+    search then ends without using that column. Without the second search one start lost 428 nats on "pol" and 1.6 on
+    "wine" (benchmarks/fit_tables.py).
     """
-    h, longest = objective.hyperparameters, math.log(SETTINGS.longest)
-    lengths = torch.tensor([leaf.short == "lengthscale" for leaf in h.leaves for _ in range(leaf.size)], device="cpu")
-    far = lengths.to(best.device) & (best > longest)
+    h, longest = objective.hyperparameters, math.log(SETTINGS.longest_lengthscale)
+    far = h.are_lengthscales(best) & (best > longest)
     if not bool(far.any()):
         return best, value
-    again = by_lbfgs(objective, torch.where(far, math.log(SETTINGS.shorter), best))
+    again = by_lbfgs(objective, torch.where(far, math.log(SETTINGS.restart_lengthscale), best))
     return again if again[1] > value else (best, value)
 
 
-def _moved_back(objective: Dense, start: Tensor, as_given: Tensor) -> Tensor:
-    """A start with what has no effect, to an exact slope of 0, as it was given: data and priors say nothing of it."""
+def _idle_as_given(objective: Dense, start: Tensor, as_given: Tensor) -> Tensor:
+    """A start in which hyperparameters without any effect have the values that the user gave.
+
+    Their derivative is exactly zero, as that of a lengthscale along a constant column.
+    """
     idle = objective(start)[1] == 0
     return torch.where(idle & ~idle.all(), as_given, start)
 
@@ -377,23 +395,25 @@ def _moved_back(objective: Dense, start: Tensor, as_given: Tensor) -> Tensor:
 def _best_start(
     objective: Dense, as_given: Tensor, num_starts: int, generator: torch.Generator, both: bool, journal: _Journal
 ) -> Tensor:
-    """The best end of searches from the most likely of many starts, on some of the data."""
+    """The best end of searches from the likeliest of many candidates, all with some of the rows."""
     h = objective.hyperparameters
-    few, some = (some_of(objective, count, generator) for count in (SETTINGS.screened, SETTINGS.followed))
+    few, some = (some_of(objective, count, generator) for count in (SETTINGS.rows_compared, SETTINGS.rows_followed))
     journal.worked(0.0, "comparing starts")
     given = [as_given, *([h.encode()] if both else [])]
     starts = candidates(h, num_starts, generator, given, few.X, few.y)
     ranked = sorted(starts, key=lambda start: -few(start)[0])
-    tried = [by_lbfgs(few, start, SETTINGS.try_steps) for start in ranked[: SETTINGS.tried * num_starts]]
+    tried = [
+        by_lbfgs(few, start, SETTINGS.tried_iterations) for start in ranked[: SETTINGS.tried_per_start * num_starts]
+    ]
     chosen = most_likely(h, tried, num_starts)
     ends = []
     for i, start in enumerate(chosen):
         journal.worked(0.0, f"start {i + 1} of {len(chosen)}")
-        ends.append(by_lbfgs(some, start, SETTINGS.follow_steps))
+        ends.append(by_lbfgs(some, start, SETTINGS.followed_iterations))
     return max(ends, key=lambda end: end[1])[0]
 
 
-def _from_some(
+def _by_quasi_newton(
     objective: Dense,
     gradient: Callable[[Tensor], Tensor],
     tolerance: float,
@@ -402,19 +422,21 @@ def _from_some(
     journal: _Journal,
     steps: int = 30,
 ) -> tuple[Tensor, float, bool]:
-    """Quasi-Newton steps with gradients of all data, exact or estimated, from the top for some of them and with their
-    curvature: where they end, the value of some, and whether they ended."""
+    """Maximise by quasi-Newton steps with gradients of all rows, exact or estimated.
+
+    The steps begin at the maximum for some of the rows, and with the curvature there. The result is where they end, the
+    value for some of the rows where they began, and whether they ended within the limit of steps.
+    """
     n, h, s = len(objective.y), objective.hyperparameters, SETTINGS
-    generator = torch.Generator().manual_seed(0)  # of its own: a fit from one start draws no other numbers
-    order = torch.randperm(n, generator=generator, device="cpu").to(objective.X.device)
-    some = objective.some(order[: s.first])
+    own = torch.Generator().manual_seed(0)  # a fit from one start draws no numbers from the user's generator
+    order = torch.randperm(n, generator=own, device="cpu").to(objective.X.device)
+    some = objective.some(order[: s.rows_first])
     journal.worked(0.0, f"{len(some.y):,} of them first")
-    best, value = by_lbfgs(some, _moved_back(some, start, as_given), 2 * s.follow_steps)
+    best, value = by_lbfgs(some, _idle_as_given(some, start, as_given), 2 * s.followed_iterations)
     idle = some(best)[1] == 0
-    # where a column seems to have no effect the likelihood is flat, and more data could not say otherwise
-    lengths = torch.tensor([leaf.short == "lengthscale" for leaf in h.leaves for _ in range(leaf.size)], device="cpu")
-    best = torch.where(lengths.to(idle) & ~idle, best.clamp_max(math.log(s.longest)), best)
-    sizes = [min(n, s.curved) // 2, min(n, s.curved)]
+    # A lengthscale far beyond the data has a zero derivative whatever all rows say, so that it would never return.
+    best = torch.where(h.are_lengthscales(best) & ~idle, best.clamp_max(math.log(s.longest_lengthscale)), best)
+    sizes = [min(n, s.rows_for_curvature) // 2, min(n, s.rows_for_curvature)]
     parts = [objective.some(order[:size]) for size in sizes]
 
     def curve(x: Tensor) -> Tensor:
@@ -433,46 +455,46 @@ def _from_some(
 
 
 def some_of(objective: Dense, count: int, generator: torch.Generator) -> Dense:
-    """The likelihood of `count` of the data: a quarter at random, their nearest neighbours, and copies of inputs.
+    """The objective for `count` of the rows: a quarter at random, their nearest neighbours, and repeated inputs.
 
-    Noise, and what varies over short distances, show in neighbours, and most of all where an input was observed twice.
-    Random rows alone are further apart than all of them are: they may be fitted without noise where all have some, and
-    with 1000 of 2500 rows of kin40k the likelihood of all of them was further from its top, by 80 instead of 21.
-    Of several tasks half are equal numbers of each.
+    Neighbours show the noise and variation over short distances, and inputs that were observed twice show the noise
+    best. Random rows alone are further apart than all rows are, and may be fitted without noise where all rows have
+    some: with 1000 of 2500 rows of kin40k the likelihood of all rows ended 80 nats below its maximum instead of 21.
+    With several tasks, half of the random rows are equal numbers of each.
     """
     X, tasks = objective.X, objective.tasks
     if count >= len(X):
         return objective
     order = torch.randperm(len(X), generator=generator, device=generator.device).to(X.device)
     if tasks is not None:
-        rank = torch.zeros_like(order)  # among those of the same task
+        rank = torch.zeros_like(order)  # place among the rows of the same task
         for task in tasks.unique():
             own = (tasks[order] == task).nonzero()[:, 0]
             rank[own] = torch.arange(len(own), device=X.device)
-        order = _first_met(torch.stack([order, order[rank.argsort(stable=True)]], dim=1).reshape(-1))
-    pool = order[: SETTINGS.looked_at]
+        order = _without_repeats(torch.stack([order, order[rank.argsort(stable=True)]], dim=1).reshape(-1))
+    pool = order[: SETTINGS.neighbour_pool]
     copies = pool[_copies(X[pool])[: count // 8]]
-    size = -(-(count - len(copies)) // (1 + SETTINGS.nearest))
+    size = -(-(count - len(copies)) // (1 + SETTINGS.neighbours))
     nearest = []
     for i in range(0, size, 64):
         distance = torch.cdist(X[pool[i : min(i + 64, size)]], X[pool])  # [64, m]
         distance.diagonal(i).fill_(math.inf)  # of each to itself
-        nearest.append(pool[distance.topk(min(SETTINGS.nearest, len(pool) - 1), largest=False).indices.reshape(-1)])
-    return objective.some(_first_met(torch.cat([copies, order[:size], *nearest, order]))[:count])
+        nearest.append(pool[distance.topk(min(SETTINGS.neighbours, len(pool) - 1), largest=False).indices.reshape(-1)])
+    return objective.some(_without_repeats(torch.cat([copies, order[:size], *nearest, order]))[:count])
 
 
-def _first_met(rows: Tensor) -> Tensor:
-    """All n rows, each once, in the order in which they are first met among some with copies."""
+def _without_repeats(rows: Tensor) -> Tensor:
+    """Each of n rows once, in the order of their first places in a list that repeats some."""
     places = torch.arange(len(rows), device=rows.device)
     first = torch.full_like(rows[: int(rows.max()) + 1], len(rows)).scatter_reduce(0, rows, places, "amin")
     return first.argsort()
 
 
 def _copies(X: Tensor) -> Tensor:
-    """The rows of X that are there more than once, equal ones side by side."""
+    """The numbers of rows of X that occur more than once, equal rows side by side."""
     _, of, counts = X.unique(dim=0, return_inverse=True, return_counts=True)
     places = torch.arange(len(X), device=X.device)
-    first = torch.full_like(counts, len(X)).scatter_reduce(0, of, places, "amin")  # of equal rows
+    first = torch.full_like(counts, len(X)).scatter_reduce(0, of, places, "amin")  # the first of equal rows
     order = first[of].argsort(stable=True)
     return order[counts[of[order]] > 1]
 
@@ -483,7 +505,7 @@ def _is_dense(solver: str | Solver, objective: Dense) -> bool:
 
 
 def _largest_dense(device: torch.device) -> int:
-    """How many observations "auto" factors the covariance of: no more than fit a GPU."""
+    """Up to how many rows "auto" factors the covariance; no more than fit into a GPU's memory."""
     on_cpu, on_gpu = SETTINGS.largest_dense
     if device.type != "cuda":
         return on_cpu
@@ -492,7 +514,7 @@ def _largest_dense(device: torch.device) -> int:
 
 
 def _smallest_on_lattice(device: torch.device, input_dim: int) -> int:
-    """Beyond how many observations "auto" fits on a lattice."""
+    """Beyond how many rows "auto" fits on a lattice."""
     least = SETTINGS.smallest_on_line if input_dim == 1 else SETTINGS.smallest_on_lattice
     return min(least[device.type == "cuda"], _largest_dense(device))
 
@@ -512,8 +534,8 @@ def _is_on_lattice(solver: str | Solver, objective: Dense) -> bool:
 
 def _refusal(reason: str) -> ValueError:
     return ValueError(
-        'solver="lattice" fits a model with noise, a constant or fixed mean and a kernel of stationary terms, alone, '
-        "or beside linear and polynomial ones, on up to 3 columns; "
+        'solver="lattice": expected a model with noise, a constant or fixed mean, up to 3 columns, and a kernel of '
+        "stationary terms, which may have linear and polynomial terms beside them; "
         f'{reason}: use solver="cholesky" or "cg"'
     )
 
