@@ -57,11 +57,7 @@ sys.path.insert(0, str(ROOT / "docs/build"))
 public = import_module("public")
 SOURCE = ROOT / "src/matheron"
 # Files that still name equations by labels of the paper's LaTeX source, with their number. It only becomes smaller.
-LABELS = {
-    "dynamics/rollouts.py": 1,
-    "dynamics/iterative.py": 1,
-    "thompson/strategies.py": 1,
-}
+LABELS = {"dynamics/iterative.py": 1, "dynamics/rollouts.py": 1, "thompson/strategies.py": 1}
 # Public names, by module, that still have no example. It only becomes smaller.
 WITHOUT_EXAMPLE = {
     "core.functionals": "Functionals",
