@@ -33,7 +33,12 @@ class Around(Kernel):
 
 
 class Scaled(Around):
-    """outputscale * k."""
+    """The kernel outputscale * k.
+
+    >>> from matheron import kernels
+    >>> (2.0 * kernels.RBF())([[0.0]], [[0.0]])
+    tensor([[2.]], dtype=torch.float64)
+    """
 
     units: ClassVar = {"outputscale": "y^2"}
 
@@ -87,7 +92,12 @@ class _Composite(Kernel):
 
 
 class Sum(_Composite):
-    """k_1 + k_2 + ..."""
+    """The sum of kernels, k_1 + k_2 + ...
+
+    >>> from matheron import kernels
+    >>> (kernels.RBF() + kernels.Constant(1.0))([[0.0]], [[0.0]])
+    tensor([[2.]], dtype=torch.float64)
+    """
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.parts))
@@ -121,7 +131,12 @@ class Sum(_Composite):
 
 
 class Product(_Composite):
-    """k_1 * k_2 * ..."""
+    """The product of kernels, k_1 * k_2 * ...
+
+    >>> from matheron import kernels
+    >>> (kernels.RBF() * kernels.Linear())([[2.0]], [[2.0]])
+    tensor([[4.]], dtype=torch.float64)
+    """
 
     def __repr__(self) -> str:
         return " * ".join(map(_factor, self.parts))
@@ -171,7 +186,12 @@ class Product(_Composite):
 
 
 class OnDims(Around):
-    """k applied to the coordinates `dims` of x."""
+    """The kernel k of the coordinates `dims` of x.
+
+    >>> from matheron import kernels
+    >>> kernels.Linear().on([1])([[5.0, 2.0]], [[7.0, 2.0]])
+    tensor([[4.]], dtype=torch.float64)
+    """
 
     fields = ("dims",)
 

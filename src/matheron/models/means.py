@@ -1,4 +1,4 @@
-"""Mean functions: a constant, a linear function, any torch module or callable; several side by side, or mixed."""
+"""Mean functions: constants, linear functions, torch modules, callables, and combinations of several."""
 
 from __future__ import annotations
 
@@ -19,18 +19,25 @@ from ..core.value import Parts, Value
 
 
 class Mean(Value):
-    """m(x): `[..., n, d] -> [..., n, t]`, where t is 1 for a single output."""
+    """A mean function m, `[..., n, d] -> [..., n, t]`, where t is 1 for a single output.
+
+    >>> import torch
+    >>> from matheron import means
+    >>> m = means.as_mean(2.0)
+    >>> isinstance(m, means.Mean), m(torch.zeros(3, 1)).shape
+    (True, torch.Size([3, 1]))
+    """
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """m(x), `[..., n, t]`."""
+        """Compute m(x), `[..., n, t]`."""
 
     @abstractmethod
     def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """m(x) `[..., n, t]` and its gradient `[..., n, t, d]`."""
+        """Compute m(x) `[..., n, t]` and its gradient `[..., n, t, d]`."""
 
     def at(self, sites: Observed) -> Tensor:
-        """m(x) of each site's own output, or what functionals make of m: `[n]`."""
+        """Compute m at each site for the site's output, or the values of functionals of m, `[n]`."""
         X = sites.points
         alike = all(b is None or (b.dtype, b.device) == (X.dtype, X.device) for b in self._buffers.values())
         mean = self if alike and not self._modules else self.to(X.device, X.dtype)
@@ -46,7 +53,13 @@ class Mean(Value):
 
 
 class ConstantMean(Mean):
-    """The same number everywhere, one per output."""
+    """A constant mean, with one number per output.
+
+    >>> import torch
+    >>> from matheron import means
+    >>> means.ConstantMean([1.0, 2.0])(torch.zeros(3, 1)).shape
+    torch.Size([3, 2])
+    """
 
     def __init__(self, value: ArrayLike = 0.0) -> None:
         value = as_tensor(value, "mean").double().clone()
@@ -108,7 +121,13 @@ class _FunctionMean(Mean):
 
 
 class CallableMean(_FunctionMean):
-    """A function of points. It cannot be saved: a file holds no code."""
+    """A mean that calls a function of points. It cannot be saved, because a file contains no code.
+
+    >>> import torch
+    >>> from matheron import means
+    >>> means.CallableMean(lambda x: x.sum(-1))(torch.ones(3, 2)).shape
+    torch.Size([3, 1])
+    """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__(called=OwnFunction(function))
@@ -118,15 +137,26 @@ class CallableMean(_FunctionMean):
 
 
 class ModuleMean(CallableMean):
-    """A torch module as a mean. Its parameters become buffers here, copied, moved and differentiated with the path.
+    """A torch module as a mean. Its parameters become buffers, which are copied, moved and differentiated with paths.
 
-    The module itself is left alone, and training it further changes nothing here. It cannot be saved: a file holds no
-    code.
+    The module is copied, so that further training of it changes nothing here. The mean cannot be saved, because a file
+    contains no code.
+
+    >>> import torch
+    >>> from matheron import means
+    >>> means.ModuleMean(torch.nn.Linear(2, 1))(torch.ones(3, 2)).shape
+    torch.Size([3, 1])
     """
 
 
 class Stacked(Mean):
-    """Several means of one output each, side by side: one per output."""
+    """Several means as one mean with an output for each.
+
+    >>> import torch
+    >>> from matheron import means
+    >>> means.Stacked([means.ConstantMean(1.0), means.ConstantMean(2.0)])(torch.zeros(1, 1)).tolist()
+    [[1.0, 2.0]]
+    """
 
     def __init__(self, means: Sequence[Mean]) -> None:
         super().__init__()
@@ -141,7 +171,13 @@ class Stacked(Mean):
 
 
 class Mixed(Mean):
-    """A m(x): outputs that are linear combinations, the rows of A `[t, p]`, of those of another mean."""
+    """The mean A m(x), whose outputs are linear combinations (the rows of A `[t, p]`) of those of another mean.
+
+    >>> import torch
+    >>> from matheron import means
+    >>> means.Mixed(means.ConstantMean([1.0, 2.0]), [[1.0, 1.0]])(torch.zeros(1, 1).double()).tolist()
+    [[3.0]]
+    """
 
     def __init__(self, mean: Mean, A: ArrayLike) -> None:
         super().__init__(A=as_tensor(A, "A").double().clone())
@@ -161,7 +197,12 @@ MeanLike = Mean | ArrayLike | Callable[[Tensor], Tensor]
 
 
 def as_mean(mean: MeanLike) -> Mean:
-    """A Mean from what a user may give."""
+    """Return a `Mean` for a number, one number per output, a torch module or a callable.
+
+    >>> from matheron import means
+    >>> means.as_mean(2.0)
+    ConstantMean([2.])
+    """
     if isinstance(mean, Mean):
         return mean
     if isinstance(mean, Real | Tensor | np.ndarray | list | tuple):

@@ -51,7 +51,14 @@ class _Several(Value):
 
 
 class Outputs(_Several):
-    """Independent models, one per output (or several): a trailing axis `[..., t]`."""
+    """Independent models as outputs: values have a trailing axis, `[..., t]`.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+    >>> matheron.draw(matheron.Outputs([gp, gp]), 8)([[0.5]]).shape
+    torch.Size([8, 1, 2])
+    """
 
     @property
     def num_outputs(self) -> int:
@@ -59,11 +66,25 @@ class Outputs(_Several):
 
 
 class Ensemble(_Several):
-    """Models of the same data, such as MCMC samples of hyperparameters: paths are spread over them."""
+    """Models of the same data, such as MCMC samples of hyperparameters; paths are distributed over them.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> gps = [matheron.ExactGP(kernels.RBF(s), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2) for s in (0.3, 0.5)]
+    >>> matheron.draw(matheron.Ensemble(gps), 8)([[0.5]]).shape
+    torch.Size([8, 1])
+    """
 
 
 class Batch(_Several):
-    """A batch of models: a leading axis `[b, s, n]`."""
+    """A batch of models: values have a leading axis, `[b, s, n]`.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2)
+    >>> matheron.draw(matheron.Batch([gp, gp]), 8)([[0.5]]).shape
+    torch.Size([2, 8, 1])
+    """
 
     def __init__(self, models: Iterable[GP], batch_shape: Sequence[int] | None = None) -> None:
         super().__init__(models)
@@ -71,7 +92,15 @@ class Batch(_Several):
 
 
 class SelectedOutputs(Value):
-    """Some outputs of a model that couples more: the tasks asked for, or observed combinations of latent functions."""
+    """Some outputs of a model that couples more outputs, such as the tasks that are of interest.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> k = kernels.Coregional(kernels.RBF(0.3), [[1.0, 0.9], [0.9, 1.0]])
+    >>> gp = matheron.ExactGP(k, X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2, tasks=[0, 1])
+    >>> matheron.draw(matheron.SelectedOutputs(gp, [1]), 8)([[0.5]]).shape
+    torch.Size([8, 1])
+    """
 
     saveable = False
 

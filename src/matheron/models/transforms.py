@@ -1,10 +1,9 @@
 """Transforms of inputs and outputs: Paths = output o (mean + prior + update) o input.
 
-Numbers of a transform are buffers where they are factors or summands: the ONNX exporter rounds those in the code to
-float32.
+Most transforms act on each coordinate separately. Transforms of inputs may also be a `RowMap`, which maps points of d
+coordinates to points of e coordinates, for example by selecting, encoding or multiplying columns.
 
-Most act on each coordinate by itself. Those of inputs may also be a `RowMap`, from points of d coordinates to points of
-e others: columns that are chosen, encoded, multiplied with each other.
+Factors and summands of a transform are buffers, because the ONNX exporter rounds constants in the code to float32.
 """
 
 from __future__ import annotations
@@ -27,50 +26,64 @@ _IMAGE_POINTS = 1 << 12
 
 
 class Transform(Value):
-    """A map of each coordinate on its own, smooth and increasing or decreasing (but for `Round`, `Imputed`)."""
+    """A map of each coordinate, which is smooth and monotonic (except `Round`, `Imputed` and `Missing`).
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> t = transforms.Affine(scale=2.0, offset=1.0)
+    >>> x = torch.tensor([3.0])
+    >>> t(x), t.inverse(t(x)), t.derivative(x)
+    (tensor([7.]), tensor([3.]), tensor([2.], dtype=torch.float64))
+    """
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """The map, `[..., d] -> [..., d]`; of a `RowMap` `[..., d] -> [..., e]`."""
+        """Apply the map, `[..., d] -> [..., d]`; for a `RowMap`, `[..., d] -> [..., e]`."""
 
     @abstractmethod
     def inverse(self, y: Tensor) -> Tensor:
-        """Its inverse."""
+        """Apply the inverse map."""
 
     @abstractmethod
     def derivative(self, x: Tensor) -> Tensor:
-        """Its derivative, coordinate by coordinate."""
+        """Compute the derivative of each coordinate."""
 
     @property
     def affine(self) -> bool:
-        """Whether means and variances pass through it."""
+        """Whether the map is affine, so that means and variances pass through it."""
         return False
 
     @property
     def elementwise(self) -> bool:
-        """Whether it acts on each coordinate by itself; a `RowMap` does not."""
+        """Whether the map acts on each coordinate separately; a `RowMap` does not."""
         return True
 
     @property
     def known(self) -> bool:
-        """Whether it is tensors throughout, and calls nothing else."""
+        """Whether the map consists of torch operations only, and calls no function of another library."""
         return all(getattr(part, "saveable", True) for part in self.modules())
 
     def input_dim(self, output_dim: int) -> int:
-        """d, given e."""
+        """Return d, the number of inputs, given e, the number of outputs."""
         return output_dim
 
     def vjp(self, x: Tensor, cotangent: Tensor) -> Tensor:
-        """cotangent `[..., t, e]` times the Jacobian at x `[..., d]`: `[..., t, d]`."""
+        """Compute the vector-Jacobian product: cotangent `[..., t, e]` times the Jacobian at x `[..., d]`."""
         return cotangent * self.derivative(x)[..., None, :]
 
     def image(self, box: Tensor) -> Tensor:
-        """A box `[2, e]` that holds the image of the box `[2, d]`."""
+        """Return a box `[2, e]` that contains the image of the box `[2, d]`."""
         return self(box).sort(0).values
 
 
 class Affine(Transform):
-    """x -> scale * x + offset, each a number or one per coordinate."""
+    """The map x -> scale * x + offset, where each is one number or one per coordinate.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Affine(2.0, [0.0, 1.0])(torch.ones(2)).tolist()
+    [2.0, 3.0]
+    """
 
     def __init__(self, scale: ArrayLike = 1.0, offset: ArrayLike = 0.0) -> None:
         super().__init__(
@@ -94,7 +107,13 @@ class Affine(Transform):
 
 
 class Exp(Transform):
-    """x -> exp(x): undoes a model of log targets."""
+    """The map x -> exp(x), the output transform for a model of log targets.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Exp()(torch.zeros(2))
+    tensor([1., 1.])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return x.exp()
@@ -107,7 +126,13 @@ class Exp(Transform):
 
 
 class SignedExp(Transform):
-    """x -> sign(x) (exp |x| - 1): undoes a model of targets sign(y) log(1 + |y|)."""
+    """The map x -> sign(x) (exp |x| - 1), the output transform for a model of targets sign(y) log(1 + |y|).
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.SignedExp()(torch.tensor([-1.0, 1.0]))
+    tensor([-1.7183,  1.7183])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.where(x < 0, -torch.expm1(-x), torch.expm1(x))
@@ -120,7 +145,13 @@ class SignedExp(Transform):
 
 
 class Power(Transform):
-    """x -> x^exponent."""
+    """The map x -> x^exponent.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Power(0.5)(torch.tensor([4.0, 9.0]))
+    tensor([2., 3.])
+    """
 
     fields = ("exponent",)
 
@@ -141,7 +172,13 @@ class Power(Transform):
 
 
 class Masked(Transform):
-    """A transform of the coordinates where `mask` is true; the others are left alone."""
+    """A transform of the coordinates where `mask` is true; the others do not change.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Masked(transforms.Exp(), [True, False])(torch.zeros(2))
+    tensor([1., 0.])
+    """
 
     def __init__(self, transform: Transform, mask: ArrayLike) -> None:
         super().__init__(mask=as_array(mask).bool())
@@ -157,7 +194,7 @@ class Masked(Transform):
         return torch.where(self.mask, self.transform.derivative(self._inside(x)), 1.0)
 
     def _inside(self, x: Tensor) -> Tensor:
-        """No logarithm, and no gradient of one, of what is left alone."""
+        """Replace the other coordinates by ones, so that neither a logarithm nor its gradient is computed for them."""
         return torch.where(self.mask, x, 1.0)
 
     @property
@@ -166,7 +203,13 @@ class Masked(Transform):
 
 
 class Log(Transform):
-    """x -> log(x) / log(base), in the coordinates of `mask`, all where not given: for inputs on a log scale."""
+    """The map x -> log(x) / log(base) of the coordinates in `mask` (by default all), for inputs on a log scale.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Log(10.0)(torch.tensor([1.0, 100.0]))
+    tensor([0., 2.])
+    """
 
     def __init__(self, base: ArrayLike = math.e, mask: ArrayLike | None = None) -> None:
         super().__init__(base=positive(base, "base", max_ndim=0), mask=as_array(True if mask is None else mask).bool())
@@ -183,9 +226,15 @@ class Log(Transform):
 
 
 class Kumaraswamy(Transform):
-    """x -> 1 - (1 - x^a)^b on (0, 1), concentrations a and b per coordinate: BoTorch's input warping.
+    """The map x -> 1 - (1 - x^a)^b on (0, 1), which is BoTorch's input warping.
 
-    `eps` keeps x inside the open interval, as BoTorch does; coordinates not warped have a = b = 1 and `mask` False.
+    Each coordinate has its own concentrations a and b. `eps` keeps x inside the open interval, as in BoTorch.
+    Coordinates that are not warped have a = b = 1 and are False in `mask`.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Kumaraswamy(2.0, 1.0)(torch.tensor([0.5]))
+    tensor([0.2500])
     """
 
     def __init__(self, a: ArrayLike, b: ArrayLike, mask: ArrayLike | None = None, eps: ArrayLike = 1e-7) -> None:
@@ -211,11 +260,16 @@ class Kumaraswamy(Transform):
 
 
 class Round(Transform):
-    """x -> the nearest whole number, in the coordinates of `mask`, and of each of `groups` the largest coordinate 1 and
-    the others 0: BoTorch's transform of inputs that are integers, or choices.
+    """The map of inputs that are integers or categories to whole numbers, as in BoTorch.
 
-    With `tau` steps are hyperbolic tangents of that width. Without it gradients pass straight through, as in BoTorch:
-    functions of rounded inputs are flat between their steps.
+    The coordinates of `mask` are rounded to the nearest whole number. In each of `groups`, the largest coordinate
+    becomes 1 and the others 0. With `tau`, steps are hyperbolic tangents of that width. Without it, functions are
+    constant between steps, and gradients pass straight through the rounding.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Round([True, False])(torch.tensor([1.2, 1.2]))
+    tensor([1.0000, 1.2000])
     """
 
     fields = ("groups",)
@@ -247,7 +301,13 @@ class Round(Transform):
 
 
 class Chain(Transform):
-    """Several transforms, the first applied first."""
+    """Several transforms, applied in this order.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Chain([transforms.Affine(2.0), transforms.Power(2.0)])(torch.tensor([3.0]))
+    tensor([36.])
+    """
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         super().__init__()
@@ -297,7 +357,13 @@ class Chain(Transform):
 
 
 class Inverse(Transform):
-    """The inverse of a transform, as a transform: undoes a model of targets that it was applied to."""
+    """The inverse of a transform, the output transform for a model of transformed targets.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Inverse(transforms.Affine(2.0))(torch.tensor([6.0]))
+    tensor([3.])
+    """
 
     def __init__(self, transform: Transform) -> None:
         super().__init__()
@@ -318,8 +384,16 @@ class Inverse(Transform):
 
 
 class YeoJohnson(Transform):
-    """x -> ((x + 1)^l - 1) / l where x >= 0, and -((1 - x)^(2 - l) - 1) / (2 - l) below; logarithms where l, or 2 - l,
-    is zero (Yeo and Johnson, 2000). One power l for each coordinate."""
+    """The power transform of Yeo and Johnson (2000), with one power l for each coordinate.
+
+    The map is x -> ((x + 1)^l - 1) / l for x >= 0, and x -> -((1 - x)^(2 - l) - 1) / (2 - l) for x < 0. If l or 2 - l
+    is zero, it is a logarithm.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.YeoJohnson(2.0)(torch.tensor([1.0])).tolist()
+    [1.5]
+    """
 
     def __init__(self, power: ArrayLike) -> None:
         super().__init__(power=as_tensor(power, "power").double().clone())
@@ -339,8 +413,15 @@ class YeoJohnson(Transform):
 
 
 class BoxCox(Transform):
-    """x -> (x^l - 1) / l, for positive x; the logarithm where l is zero (Box and Cox, 1964). One power l for each
-    coordinate."""
+    """The power transform of Box and Cox (1964), x -> (x^l - 1) / l for x > 0, with one power l for each coordinate.
+
+    If l is zero, it is the logarithm.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.BoxCox(2.0)(torch.tensor([3.0]))
+    tensor([4.])
+    """
 
     def __init__(self, power: ArrayLike) -> None:
         super().__init__(power=as_tensor(power, "power").double().clone())
@@ -356,7 +437,7 @@ class BoxCox(Transform):
 
 
 def _box_cox(x: Tensor, power: Tensor) -> Tensor:
-    """(x^l - 1) / l = expm1(l log x) / l, which has its digits for small l."""
+    """Compute (x^l - 1) / l as expm1(l log x) / l, which is accurate for small l."""
     zero = power.abs() < torch.finfo(torch.float64).eps
     safe, log = torch.where(zero, 1.0, power), x.log()
     return torch.where(zero, log, torch.expm1(safe * log) / safe)
@@ -369,9 +450,14 @@ def _inverse_box_cox(y: Tensor, power: Tensor) -> Tensor:
 
 
 class Imputed(Transform):
-    """x, or `value` where x is `missing`: NaN where that is None. One value for each coordinate.
+    """The map that replaces `missing` coordinates (by default NaN) by `value`, one for each coordinate.
 
-    A missing coordinate has no slope.
+    The derivative in a missing coordinate is zero.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Imputed(0.5)(torch.tensor([torch.nan, 2.0]))
+    tensor([0.5000, 2.0000])
     """
 
     def __init__(self, value: ArrayLike, missing: ArrayLike | None = None) -> None:
@@ -392,7 +478,13 @@ class Imputed(Transform):
 
 
 class Missing(Transform):
-    """1 where x is `missing` (NaN where that is None), and 0 elsewhere: flat."""
+    """The map to 1 where x is `missing` (by default NaN), and to 0 elsewhere; its derivative is zero.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Missing()(torch.tensor([torch.nan, 2.0]))
+    tensor([1., 0.])
+    """
 
     def __init__(self, missing: ArrayLike | None = None) -> None:
         super().__init__(missing=_number(missing))
@@ -419,9 +511,14 @@ def _is_missing(x: Tensor, missing: Tensor | None) -> Tensor:
 
 
 class RowMap(Transform):
-    """A map of points `[..., d]` to points `[..., e]`, each by itself, of inputs: it need not have an inverse.
+    """A map of points `[..., d]` to points `[..., e]` for inputs; it need not have an inverse.
 
-    What is missing (NaN) stays missing, unless the map says what to do with it.
+    Missing coordinates (NaN) stay missing, unless the map says otherwise.
+
+    >>> import torch
+    >>> from matheron.models.transforms import Projected, RowMap
+    >>> isinstance(Projected([[1.0], [2.0]], [0.0]), RowMap)
+    True
     """
 
     fields = ("num_inputs",)
@@ -448,7 +545,7 @@ class RowMap(Transform):
 
 
 class Columns(RowMap):
-    """Transforms of some columns each, side by side: [T_1(x[..., columns_1]), T_2(x[..., columns_2]), ...].
+    """Several transforms of some columns each: [T_1(x[..., columns_1]), T_2(x[..., columns_2]), ...].
 
     >>> import torch
     >>> from matheron.models.transforms import Columns, Exp, Affine
@@ -492,10 +589,15 @@ class Columns(RowMap):
 
 
 class OneHot(RowMap):
-    """1 where coordinate `columns[i]` equals `values[i]`, and else 0, for each i: numbers that name categories.
+    """The map to 1 where coordinate `columns[i]` equals `values[i]` and to 0 elsewhere, for each i.
 
-    With `only_known` other numbers than `values` are refused; else they are zeros throughout. Where x is missing (NaN),
-    so is y.
+    Numbers name categories. With `only_known`, numbers other than `values` are refused; otherwise they become zeros
+    only. Where x is missing (NaN), the result is missing.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.OneHot([0.0, 1.0], [0, 0], 1, only_known=True)(torch.tensor([[1.0]]))
+    tensor([[0., 1.]])
     """
 
     fields = ("num_inputs", "columns", "kept", "only_known")
@@ -542,7 +644,7 @@ class OneHot(RowMap):
 
 
 class Monomials(RowMap):
-    """x -> prod_j x_j^powers[i, j], for each of the rows i of whole `powers` `[e, d]`.
+    """The map x -> prod_j x_j^powers[i, j], for each row i of the whole numbers `powers` `[e, d]`.
 
     >>> import torch
     >>> from matheron.models.transforms import Monomials
@@ -558,7 +660,7 @@ class Monomials(RowMap):
         return (x[..., None, :] ** self.powers).prod(-1)
 
     def image(self, box: Tensor) -> Tensor:
-        """Products of intervals, coordinate by coordinate."""
+        """Multiply intervals, coordinate by coordinate."""
         ends = box[:, None] ** self.powers  # [2, e, d]
         low, high = ends.amin(0), ends.amax(0)
         inside = (box[0] < 0) & (box[1] > 0) & (self.powers > 0)
@@ -571,7 +673,15 @@ class Monomials(RowMap):
 
 
 class Projected(RowMap):
-    """x -> x W + b, with W `[d, e]` and b `[e]`: principal components, whitening."""
+    """The map x -> x W + b with W `[d, e]` and b `[e]`, for example to principal components.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Projected([[1.0], [2.0]], [0.5])(torch.ones(3, 2))
+    tensor([[3.5000],
+            [3.5000],
+            [3.5000]])
+    """
 
     def __init__(self, W: ArrayLike, b: ArrayLike) -> None:
         super().__init__(W=as_tensor(W, "W").double().clone(), b=as_tensor(b, "b").double().clone())
@@ -590,9 +700,14 @@ class Projected(RowMap):
 
 
 class Network(RowMap):
-    """A torch module, or a function of one's own, from points `[..., n, d]` to points `[..., n, e]`.
+    """A torch module or a function that maps points `[..., n, d]` to points `[..., n, e]`, as in deep kernels.
 
-    These are the features that a network learned, before a kernel. It cannot be saved: a file holds no code.
+    It cannot be saved, because a file contains no code.
+
+    >>> import torch
+    >>> from matheron import transforms
+    >>> transforms.Network(torch.sin, num_inputs=2)(torch.zeros(3, 2)).shape
+    torch.Size([3, 2])
     """
 
     saveable = False
@@ -606,7 +721,7 @@ class Network(RowMap):
         return self.called(x)
 
     def image(self, box: Tensor) -> Tensor:
-        """Of points that fill the box, and a tenth of its sides more: a network says no bounds."""
+        """Estimate the image from points in the box, widened by a tenth, because a network has no known bounds."""
         u = Sobol(box.shape[1], seed=0).next(_IMAGE_POINTS).to(box)
         low, high = self(torch.cat([box, torch.lerp(box[0], box[1], u)])).aminmax(dim=0)
         return torch.stack([low - 0.1 * (high - low), high + 0.1 * (high - low)])
@@ -615,9 +730,14 @@ class Network(RowMap):
 def as_map(
     function: Callable[[Tensor], Tensor], output_dim: int, input_dim: int | None = None, *, like: Tensor
 ) -> Transform:
-    """A transform of inputs from a module, a function or a transform, to points of `output_dim` coordinates.
+    """Make a transform of inputs to `output_dim` coordinates from a module, a function or a transform.
 
-    It is of the dtype and on the device of `like`.
+    It has the dtype and the device of `like`.
+
+    >>> import torch
+    >>> from matheron.models.transforms import as_map
+    >>> as_map(torch.sin, 2, like=torch.zeros(1))(torch.zeros(3, 2)).shape
+    torch.Size([3, 2])
     """
     if not callable(function):
         raise TypeError(f"network: expected a torch module or a function of points, got {type(function).__name__}")
@@ -645,6 +765,11 @@ def as_map(
 
 
 def chained(transforms: Sequence[Transform | None]) -> Transform | None:
-    """Those that are not None, one after the other; None where there are none."""
+    """Chain the transforms that are not None; the result is None if there are none.
+
+    >>> from matheron.models.transforms import Exp, chained
+    >>> chained([None, Exp(), None])
+    Exp()
+    """
     parts = [t for t in transforms if t is not None]
     return Chain(parts) if len(parts) > 1 else parts[0] if parts else None

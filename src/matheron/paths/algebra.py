@@ -659,7 +659,7 @@ def _count_outputs(function: OwnFunction, t: int, like: Tensor) -> int:
 
 @final
 class Composition(AbstractFunctions):
-    """f(g(x)), path i of g inside of path i of f: `outer` and `inner`."""
+    """The functions f(g(x)), where path i of `inner` (g) is inserted into path i of `outer` (f)."""
 
     _without_mean: ClassVar[str] = "the mean of a composition is not that of the outer function at the inner mean"
     _without_update: ClassVar[str] = (
