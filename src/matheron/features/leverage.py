@@ -266,8 +266,8 @@ class Summand:
 
     def pilot(self, num_atoms: int, count: int, least: float) -> Pilot:
         """`count` waves about each of `num_atoms` atoms (see `radial_pilot`), or the atoms where nothing is radial."""
-        near = np.arange(len(self.mass)) * num_atoms // len(self.mass)
-        chosen, count = np.flatnonzero(np.diff(near, prepend=-1)), count if self.radial else 1
+        c, count = len(self.mass), count if self.radial else 1
+        near, chosen = np.arange(c) * num_atoms // c, -(-np.arange(num_atoms) * c // num_atoms)
         theta, ratios, places = plain(self.atoms)[chosen, None], np.ones((len(self.radial), count)), []
         columns, first = sum(f.num_uniforms for f in self.radial), 0
         for i, f in enumerate(self.radial):
@@ -356,15 +356,16 @@ def set_tables(
         products = torch.cat([own[p.chosen].repeat_interleave(len(p.theta) // len(p.chosen), 0) for own, p in each])
     stacked = [plain(R).expand(length, t, t) for R, length in zip(roots, lengths, strict=True) if R is not None]
     powers = reference.wave_power(theta, products, torch.cat(stacked) if stacked else None, origin)  # [r, sum of m k]
-    powers = np.split(powers, np.cumsum(lengths)[:-1], axis=1)
-    variance = reference.noise_variance  # [r]
-    for i, (s, p) in enumerate(zip(found, pilots, strict=True)):
-        powers[i] = variances[i] * powers[i].reshape(len(variance), len(p.chosen), -1)  # [r, m, k]
-        shares = np.bincount(p.near, as_numpy(s.mass))
-        variance = variance + shares @ powers[i] @ p.ratios.prod(0) / powers[i].shape[2]
-    relative = 1 / (np.maximum(variance, 1e-300) * len(variance))
-    for s, p, v, power, root in zip(found, pilots, variances, powers, roots, strict=True):
-        s.table = tabulated(s, p, np.tensordot(relative, power, 1), reference.at_x.points, settings)
+    shares = [  # of each wave in the prior's variance, [m k]
+        v * np.outer(np.bincount(p.near, as_numpy(s.mass)), p.ratios.prod(0) / p.ratios.shape[1]).ravel()
+        for s, p, v in zip(found, pilots, variances, strict=True)
+    ]
+    variance = reference.noise_variance + powers @ np.concatenate(shares)  # [r]
+    lev = np.split(
+        1 / (np.maximum(variance, 1e-300) * len(variance)) @ powers, np.cumsum(lengths)[:-1]
+    )  # [m k] of each
+    for s, p, v, own, root in zip(found, pilots, variances, lev, roots, strict=True):
+        s.table = tabulated(s, p, v * own.reshape(len(p.chosen), -1), reference.at_x.points, settings)
         s.table.size *= v * (1.0 if root is None else float(root.detach().square().sum()) / t)
 
 
