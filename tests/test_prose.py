@@ -60,26 +60,9 @@ SOURCE = ROOT / "src/matheron"
 LABELS = {"dynamics/iterative.py": 1, "dynamics/rollouts.py": 1, "thompson/strategies.py": 1}
 # Public names, by module, that still have no example. It only becomes smaller.
 WITHOUT_EXAMPLE = {
-    "core.functionals": "Functionals",
-    "features.features": "Features",
     "fields.summaries": "connected_area maximum summaries_of volume_above",
     "fields.variograms": "model_variogram",
-    "fitting.evidence": "LeaveOneOut",
-    "fitting.laplace": "OutcomesLeftOut",
-    "fitting.table": "Summary",
-    "kernels.base": "Kernel Stationary coupled_diagonal",
-    "kernels.own": "OwnKernel",
-    "models.latent": "LatentGP",
-    "models.observe": "Boxes",
-    "paths.algebra": "Composition Selection Stack",
-    "paths.matheron_rule": "weight_space_update",
-    "paths.multi_model": "EnsemblePaths",
-    "solvers.base": "FactoredPosterior Solver State as_solver",
-    "solvers.block_descent": "BlockState",
-    "solvers.cholesky": "CholeskyState safe_cholesky",
-    "solvers.operator": "Operator covariance symmetric_blocks",
-    "solvers.pcg": "PCGState",
-    "thompson.loop": "Study",
+    "solvers.base": "FactoredPosterior",
 }
 
 

@@ -32,6 +32,13 @@ class Functionals(Value):
         directions: u, `[N, p, d]` with p the largest order; those beyond an atom's own order are zero.
         starts: the first atom of each row, `[n]`.
         sides: of the boxes, `[N, d]`, zero for points; None where all are points.
+
+    >>> from matheron import kernels, observe
+    >>> from matheron.compare.samplers import moments
+    >>> import matheron
+    >>> gp = matheron.ExactGP(kernels.RBF(), X=[[0.0]], y=[2.0], noise=1.0)
+    >>> moments(gp, observe.gradient([[0.0]])).mean
+    tensor([0.], dtype=torch.float64)
     """
 
     shapes = "weights: N, orders: N, directions: N p d, starts: n, sides: N d"

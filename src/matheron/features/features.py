@@ -186,6 +186,12 @@ class Features(Value):
 
     A list of blocks (lattices, random frequencies, explicit functions), an origin about which phases are taken so that
     a far offset costs no digits, and a domain outside which a lattice is wrong.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels
+    >>> phi = matheron.draw_prior(kernels.RBF(), 1, input_dim=1, num_features=64, features="sincos").prior.features
+    >>> phi(torch.zeros(5, 1, dtype=torch.float64)).shape
+    torch.Size([1, 5, 64])
     """
 
     fields = ("choices",)

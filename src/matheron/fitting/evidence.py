@@ -75,6 +75,12 @@ class LeaveOneOut:
             model is right.
         targets: the observations y_i, `[n]`, in the user's units.
         tasks: which output each observation is of, `[n]`; None where there is one.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-2)
+    >>> matheron.leave_one_out(gp).log_density.shape
+    torch.Size([3])
     """
 
     log_density: Tensor

@@ -434,6 +434,13 @@ class OutcomesLeftOut(LeaveOneOut):
 
     Attributes are those of `LeaveOneOut`: `log_density`, `mean` and `variance` are of the outcomes, and `standardized`
     is (y_i - mean_i) / standard deviation_i.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels, likelihoods
+    >>> X = torch.linspace(0, 1, 10)[:, None]
+    >>> gp = matheron.approximate(kernels.RBF(0.3), X, torch.arange(10), likelihood=likelihoods.Poisson())
+    >>> matheron.leave_one_out(gp).log_density.shape
+    torch.Size([10])
     """
 
     @property

@@ -28,6 +28,12 @@ class Summary:
     is: how well each observation is predicted from all the others.
 
     The last two are None where there are too many data for a dense factor.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [0.5], [1.0]], y=[0.0, 1.0, 0.0], noise=1e-2)
+    >>> "noise" in str(matheron.summary(gp))
+    True
     """
 
     title: str

@@ -40,6 +40,11 @@ class Kernel(Value):
 
     A kernel of one's own has `forward`, and says what its prior can be made of: a spectrum, by `terms` (or, from
     `Stationary` and `Radial`, by `measure`), or features of its own, by `features`.
+
+    >>> from matheron import kernels
+    >>> k = 2.0 * kernels.RBF(0.5) + kernels.Linear()
+    >>> isinstance(k, kernels.Kernel), k([[0.0], [1.0]], [[0.0]]).shape
+    (True, torch.Size([2, 1]))
     """
 
     # What its own tensors are measured in, by name: "x" (a column's unit), "1/x", "y^2" (the targets' squared) or
@@ -227,7 +232,12 @@ class Kernel(Value):
 
 
 class Stationary(Kernel):
-    """k(x, x) = 1, and one term: itself."""
+    """k(x, x) = 1, and one term: itself.
+
+    >>> from matheron import kernels
+    >>> isinstance(kernels.RBF(), kernels.Stationary), isinstance(kernels.Linear(), kernels.Stationary)
+    (True, False)
+    """
 
     def diag(self, x: Tensor) -> Tensor:
         return torch.ones(x.shape[:-1], dtype=x.dtype, device=x.device)
@@ -371,7 +381,13 @@ def coupled_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
 
 
 def coupled_diagonal(kernel: Kernel, sites: Observed) -> Tensor:
-    """The variance `[n]` of what is observed at each of some sites."""
+    """The variance `[n]` of what is observed at each of some sites.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels
+    >>> kernels.coupled_diagonal(2.0 * kernels.RBF(), Sites(torch.zeros(1, 1, dtype=torch.float64)))
+    tensor([2.], dtype=torch.float64)
+    """
     if not isinstance(sites, Sites):
         from .covariances import functional_diagonal
 

@@ -107,7 +107,14 @@ def say_wrong_features(kernel: Kernel, points: Tensor, num_features: int = 2048)
 
 
 class OwnKernel(Kernel):
-    """Base of kernels made of functions: tensors by name, which are hyperparameters and are passed to the functions."""
+    """Base of kernels made of functions: tensors by name, which are hyperparameters and are passed to the functions.
+
+    >>> import torch
+    >>> from matheron import kernels
+    >>> k = kernels.from_features(lambda x: torch.cat([x, x**2], -1))
+    >>> isinstance(k, kernels.OwnKernel), k([[1.0]], [[2.0]])
+    (True, tensor([[6.]], dtype=torch.float64))
+    """
 
     fields = ("tensor_names", "signed")
 

@@ -28,6 +28,13 @@ class LatentGP(Value):
         likelihood: p(y | f), of `matheron.likelihoods`.
         y: the outcomes `[n]`.
         gaussian: the `ExactGP` of the pseudo-targets.
+
+    >>> import torch, matheron
+    >>> from matheron import kernels, likelihoods
+    >>> X = torch.linspace(0, 1, 10)[:, None]
+    >>> gp = matheron.approximate(kernels.RBF(0.3), X, torch.arange(10), likelihood=likelihoods.Poisson())
+    >>> isinstance(gp, matheron.LatentGP), matheron.draw(gp, 8)([[0.5]]).shape
+    (True, torch.Size([8, 1]))
     """
 
     saveable = True

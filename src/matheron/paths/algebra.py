@@ -659,7 +659,14 @@ def _count_outputs(function: OwnFunction, t: int, like: Tensor) -> int:
 
 @final
 class Composition(AbstractFunctions):
-    """The functions f(g(x)), where path i of `inner` (g) is inserted into path i of `outer` (f)."""
+    """The functions f(g(x)), where path i of `inner` (g) is inserted into path i of `outer` (f).
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> f, g = (matheron.draw_prior(kernels.RBF(), 4, input_dim=1, seed=seed) for seed in (0, 1))
+    >>> type(f.compose(g)).__name__, f.compose(g)([[0.5]]).shape
+    ('Composition', torch.Size([4, 1]))
+    """
 
     _without_mean: ClassVar[str] = "the mean of a composition is not that of the outer function at the inner mean"
     _without_update: ClassVar[str] = (
@@ -803,7 +810,14 @@ class Coordinates(AbstractFunctions):
 
 
 class Stack(Combined):
-    """Functions side by side as outputs: values `[s, n, t]`, t the outputs of all of them."""
+    """Functions side by side as outputs: values `[s, n, t]`, t the outputs of all of them.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> f, g = (matheron.draw_prior(kernels.RBF(), 4, input_dim=1, seed=seed) for seed in (0, 1))
+    >>> matheron.stack([f.exp(), g])([[0.5]]).shape
+    torch.Size([4, 1, 2])
+    """
 
     _without_update: ClassVar[str] = "give data to the paths among its functions, and stack them again"
 
@@ -863,7 +877,14 @@ class Stack(Combined):
 
 
 class Selection(Combined):
-    """Some outputs of functions that have more: values `[s, n, t]`, or `[s, n]` for one."""
+    """Some outputs of functions that have more: values `[s, n, t]`, or `[s, n]` for one.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> f, g = (matheron.draw_prior(kernels.RBF(), 4, input_dim=1, seed=seed) for seed in (0, 1))
+    >>> matheron.stack([f.exp(), g])[..., 1]([[0.5]]).shape
+    torch.Size([4, 1])
+    """
 
     shapes = "outputs: t"
 

@@ -43,6 +43,12 @@ def weight_space_update(Phi: Tensor, w: Tensor, y: Tensor, noise: Tensor, eps: T
         eps: draws of the noise `[s, n]`.
 
     The smaller of the two systems, n or ell, is solved.
+
+    >>> import torch
+    >>> from matheron import weight_space_update
+    >>> w, eps = torch.zeros(1, 3), torch.zeros(1, 2)
+    >>> weight_space_update(torch.ones(2, 3), w, torch.ones(2), torch.tensor(1.0), eps).shape
+    torch.Size([1, 3])
     """
     n, ell = Phi.shape
     residual = y - w @ Phi.mT - eps  # [s, n]

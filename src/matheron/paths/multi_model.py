@@ -168,6 +168,12 @@ class EnsemblePaths(OfMembers, AbstractPaths):
     """Paths spread over the members of an ensemble, such as MCMC samples of hyperparameters: values `[s, n]`.
 
     `owner [s]` says which member each path is of.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> gps = [matheron.ExactGP(kernels.RBF(s), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=1e-2) for s in (0.3, 0.5)]
+    >>> len(matheron.draw(matheron.Ensemble(gps), 8, seed=0).owner)
+    8
     """
 
     saveable = True

@@ -47,7 +47,15 @@ def floored(variances: Tensor, operator: Operator, least: float = 1e-8) -> Tenso
 
 
 class State(ABC):
-    """The state of a solver for an operator: a factor or a preconditioner."""
+    """The state of a solver for an operator: a factor or a preconditioner.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels, solvers
+    >>> operator = solvers.KernelOperator(kernels.RBF(), Sites(torch.zeros(1, 1, dtype=torch.float64)), torch.ones(1))
+    >>> state = solvers.Cholesky().init(operator)
+    >>> isinstance(state, solvers.State), state.solve(torch.ones(1, 1, dtype=torch.float64))[0]
+    (True, tensor([[0.5000]], dtype=torch.float64))
+    """
 
     solver: Solver
     operator: Operator
@@ -83,6 +91,10 @@ class Solver(ABC, Generic[S]):
     """A way to solve (K + diag(noise)) x = b: a frozen dataclass of its settings, each with a default.
 
     One that iterates may have a field `progress`, which `draw(..., progress=True)` sets.
+
+    >>> from matheron import solvers
+    >>> isinstance(solvers.PCG(tolerance=1e-3), solvers.Solver)
+    True
     """
 
     shorthand: ClassVar[str | None] = None  # the name for `draw(..., solver=shorthand)`, with default settings
@@ -171,7 +183,12 @@ class Auto(Solver[State]):
 
 
 def as_solver(solver: str | Solver, progress: bool = False) -> Solver:
-    """A solver from its shorthand, or the solver itself, with a progress bar if requested and available."""
+    """A solver from its shorthand, or the solver itself, with a progress bar if requested and available.
+
+    >>> from matheron import solvers
+    >>> type(solvers.as_solver("cg")).__name__
+    'PCG'
+    """
     if isinstance(solver, Solver):
         if progress and is_dataclass(solver) and any(field.name == "progress" for field in fields(solver)):
             return replace(solver, progress=True)

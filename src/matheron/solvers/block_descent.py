@@ -110,7 +110,15 @@ class BlockDescent(Solver["BlockState"]):
 
 
 class BlockState(State):
-    """An operator: blocks are factored as they come."""
+    """An operator: blocks are factored as they come.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels, solvers
+    >>> sites = Sites(torch.zeros(1, 1, dtype=torch.float64))
+    >>> state = solvers.BlockDescent().init(solvers.KernelOperator(kernels.RBF(), sites, torch.ones(1)))
+    >>> type(state).__name__
+    'BlockState'
+    """
 
     def __init__(self, solver: BlockDescent, operator: Operator) -> None:
         self.solver, self.operator = solver, operator

@@ -23,7 +23,14 @@ class JitterWarning(UserWarning):
 
 @dataclass(eq=False)
 class CholeskyState(State):
-    """L L^T = K + diag(noise) + jitter I. `jitter` is what had to be added, zero as a rule."""
+    """L L^T = K + diag(noise) + jitter I. `jitter` is what had to be added, zero as a rule.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels, solvers
+    >>> sites = Sites(torch.zeros(1, 1, dtype=torch.float64))
+    >>> solvers.Cholesky().init(solvers.KernelOperator(kernels.RBF(), sites, torch.ones(1))).jitter
+    0.0
+    """
 
     solver: Cholesky
     operator: Operator
@@ -159,6 +166,11 @@ def safe_cholesky(K: Tensor, name: str, magnitude: Tensor | None = None) -> tupl
 
     A factor can come out finite and yet be rounding noise (duplicate points); such a pivot counts as a failure. Where K
     is a difference of larger matrices, `magnitude [n]` is the diagonal of these, whose rounding it has.
+
+    >>> import torch
+    >>> from matheron.solvers import safe_cholesky
+    >>> safe_cholesky(4 * torch.eye(1), "K")
+    (tensor([[2.]]), 0.0)
     """
 
     def attempt(jitter: float) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,13 @@ class Operator(ABC):
 
     Where several processes share the work each holds some of the rows: its part. V, noise and diagonal are then the
     part's rows alone.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels, solvers
+    >>> sites = Sites(torch.zeros(1, 1, dtype=torch.float64))
+    >>> operator = solvers.KernelOperator(kernels.RBF(), sites, torch.ones(1))
+    >>> isinstance(operator, solvers.Operator)
+    True
     """
 
     noise: Tensor  # [n]
@@ -112,7 +119,14 @@ _SIDE = {"cpu": 512, "cuda": 4096}
 
 
 def covariance(kernel: Kernel, sites: Observed) -> Tensor:
-    """k(X, X), `[n, n]`, in memory of its own: by blocks where no graph is needed."""
+    """k(X, X), `[n, n]`, in memory of its own: by blocks where no graph is needed.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels, solvers
+    >>> sites = Sites(torch.zeros(1, 1, dtype=torch.float64))
+    >>> solvers.covariance(kernels.RBF(), sites)
+    tensor([[1.]], dtype=torch.float64)
+    """
     X = sites.points
     side = _SIDE.get(X.device.type, 512)
     n = len(sites)
@@ -129,7 +143,14 @@ def covariance(kernel: Kernel, sites: Observed) -> Tensor:
 
 
 def symmetric_blocks(kernel: Kernel, sites: Observed, side: int) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Square blocks of k(X, X) on and above the diagonal, with their rows and columns; each until the next one."""
+    """Square blocks of k(X, X) on and above the diagonal, with their rows and columns; each until the next one.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels, solvers
+    >>> sites = Sites(torch.rand(4, 1, dtype=torch.float64))
+    >>> len([rows for *_, rows in solvers.symmetric_blocks(kernels.RBF(), sites, 2)])
+    3
+    """
     parts = [slice(i, i + side) for i in range(0, len(sites), side)]
     some = [sites[part] for part in parts]
     with arena():

@@ -116,7 +116,15 @@ class SharedOperator(Operator):
 
 
 class PCGState(State):
-    """An operator and its preconditioner."""
+    """An operator and its preconditioner.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels, solvers
+    >>> sites = Sites(torch.zeros(1, 1, dtype=torch.float64))
+    >>> state = solvers.PCG().init(solvers.KernelOperator(kernels.RBF(), sites, torch.ones(1)))
+    >>> type(state).__name__
+    'PCGState'
+    """
 
     def __init__(self, solver: Solver, operator: Operator, preconditioner: LowRank) -> None:
         self.solver, self.operator, self.preconditioner = solver, operator, preconditioner

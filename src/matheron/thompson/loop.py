@@ -45,6 +45,11 @@ class Study:
 
     Values are None where the function failed, and lists where there are several objectives. Constraints are met where
     they are zero or below.
+
+    >>> from matheron import thompson
+    >>> study = thompson.minimize_function(lambda x: (x**2).sum(), [[-1.0], [1.0]], budget=4, seed=0)
+    >>> len(study.values)
+    4
     """
 
     bounds: list[list[float]]
