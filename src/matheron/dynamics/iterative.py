@@ -1,4 +1,4 @@
-"""The paper's baseline for roll-outs, `apdx:additional_experiments_dyn`: each drift value given all those before it.
+"""The paper's baseline for roll-outs (appendix C, equation 47): each value of a drift given all values before it.
 
 At each step the current input joins the inducing points and the value drawn there joins the inducing values, exactly
 but for a jitter. The prior covariance of inducing points and visited inputs is kept as its Cholesky factor's inverse,

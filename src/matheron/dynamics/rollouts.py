@@ -43,7 +43,7 @@ def rollout(
     generator: Random = None,
     seed: int | None = None,
 ) -> Tensor:
-    """Simulate s' = s + f(s, c) dt + sqrt(dt Sigma) eps, `eqn:euler_maruyama`, each path along its own drift f.
+    """Simulate s' = s + f(s, c) dt + sqrt(dt Sigma) eps, equation (17), each path along its own drift f.
 
     Methods of higher order ("heun", "rk4") integrate the drift over a step more precisely, and add the same noise at
     its end. A model in discrete time gives the next state, s' = f(s, c) + sqrt(Sigma) eps ("next"), or its change.

@@ -15,14 +15,14 @@ from torch import Tensor
 
 Limits = list[tuple[float, float]]
 Curve = Callable[[Tensor], Tensor]  # curvatures [p, p] at vectors [p]
-Report = Callable[[str, Tensor], None]  # words on how far a search is, and where
+Report = Callable[[str, Tensor], None]  # called with the state of the search in words, and the current vector
 
 
 def curvature(gradient: Callable[[Tensor], Tensor], top: Tensor, least: float = 1.0) -> Tensor:
-    """Minus the second derivatives `[p, p]` by differences of gradients, its eigenvalues' sizes, none below the least.
+    """Minus the second derivatives `[p, p]` by differences of gradients, made positive definite.
 
-    The differences are one-sided, which takes p + 1 gradients instead of 2 p. The least is what a prior of standard
-    deviation 1 on the logarithmic scale has.
+    Eigenvalues are replaced by their absolute values, at least `least`, which is the curvature of a prior of standard
+    deviation 1 on the logarithmic scale. One-sided differences take p + 1 gradients instead of 2 p.
     """
     step = 1e-3
     here = gradient(top)
@@ -33,10 +33,11 @@ def curvature(gradient: Callable[[Tensor], Tensor], top: Tensor, least: float = 
 
 
 def for_all(less: Tensor, more: Tensor, ratio: float, rest: float) -> Tensor:
-    """The curvature of `rest` times the data of `more`, which has `ratio` times those of `less`.
+    """Extrapolate the curvature `more` of some data to `rest` times as many.
 
-    That of a noise's variance grows with the data; that of a lengthscale hardly does where they are dense already.
-    Each grows on as it did.
+    `less` is the curvature of fewer data, by the factor `ratio`. The curvature along the noise variance grows with the
+    number of data, and that along a lengthscale hardly does where data are already dense. The growth of each diagonal
+    entry from `less` to `more` is assumed to continue at the same rate.
     """
     grown = (more.diagonal() / less.diagonal()).log() / math.log(ratio) if ratio > 1 else torch.ones_like(more[0])
     root = rest ** (0.5 * grown.clamp(0.0, 1.0))
@@ -54,13 +55,19 @@ def climb(
     longest: float = 0.7,
     shortest: float = 0.01,
 ) -> tuple[Tensor, bool]:
-    """BFGS uphill from `start` within the limits, with the curvature of where it begins; and whether it ended.
+    """Maximise by BFGS steps from `start` within the limits: the end, and whether the search converged.
 
-    It ends where a step by a curvature that was taken there is expected to gain less than `tolerance` per
-    hyperparameter: far from where it was taken, a curvature may promise nothing where there is much to gain. No
-    hyperparameter moves by more than `longest` in a step, on its logarithmic scale. A step after which much more is
-    expected than before it, by the same curvature, or one to where there is no gradient (NaN), went too far: the next
-    is from where it began, and shorter; but after one below `shortest` gradients differ by their error.
+    It converges where a step is expected to gain less than `tolerance` per hyperparameter, by the curvature at that
+    point: a curvature from far away may predict no gain where there is much. A step went too far if the expected gain
+    after the step is much larger than before it, or if the gradient there is NaN. Then a shorter step from the same
+    point is tried.
+
+    Args:
+        gradient: of the objective at a vector `[p]`, exact or estimated.
+        curve: the curvature `[p, p]` at a vector, which may be that of fewer data.
+        report: called at every step.
+        longest: largest move of a hyperparameter in one step, on its logarithmic scale.
+        shortest: no step below this counts as too far, since gradients then differ by their sampling error.
     """
     lower, upper = start.new_tensor(limits).unbind(1)
     x, g = start, gradient(start)
@@ -78,7 +85,7 @@ def climb(
         new_g = gradient(new)
         s, y = new - x, g - new_g
         along = float(s @ y)
-        if not scaled and along > 0:  # the curvature of fewer data, in the measure of all
+        if not scaled and along > 0:  # scale the curvature of fewer data to that of all
             B, scaled = B * min(10.0, max(0.1, along / float(s @ B @ s))), True
         B = _updated(B, s, y)
         here, there = (_step(*at, B, lower, upper)[1] for at in ((x, g), (new, new_g)))
@@ -91,7 +98,7 @@ def climb(
 
 
 def _step(x: Tensor, g: Tensor, B: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:
-    """B^-1 g of what is not held back by a limit, and the gain that it promises."""
+    """The step B^-1 g in the variables that are not at a limit, and the gain 1/2 g' B^-1 g that is expected of it."""
     held = ((x <= lower) & (g < 0)) | ((x >= upper) & (g > 0)) | (g == 0)
     free = (~held).nonzero()[:, 0]
     direction = torch.zeros_like(x)

@@ -15,23 +15,27 @@ from ..kernels import Coregional, Kernel
 from ..models.means import ConstantMean, LinearMean, Mean
 from .units import Buffer, Units, buffers, with_tensors
 
-# Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance no digits left. Lengths go
-# down to the gaps between data where these are smaller: one that lies far away makes a deviation as large as it likes.
+# Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance is singular in float64.
+# Lengthscales go down to the gaps between data where these are smaller: one input far from all others makes the
+# standard deviation large and gaps small.
 BOUNDS = {"lengthscale": (1e-3, 1e3), "period": (1e-3, 1e3), "alpha": (1e-3, 1e3), "noise": (1e-6, 1e2)}
 
-Prior = Distribution | Callable[[Tensor], Tensor]  # or a function from values to their log density
+Prior = Distribution | Callable[[Tensor], Tensor]  # a distribution, or a function from values to their log density
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One tensor of hyperparameters and its place on the scale on which it is fitted."""
+    """One tensor of hyperparameters, and how it is encoded in the vector that is fitted.
+
+    Positive numbers are encoded by their logarithms, couplings of outputs by a Cholesky factor.
+    """
 
     name: str
     kind: str  # "positive", "real" or "coupling"
     value: Tensor
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of what is positive
     dims: tuple[int, ...] = ()  # the columns that a kernel's tensor is about
-    own: bool = False  # of a kernel with features of its own: random starts are about its value
+    own: bool = False  # of a kernel with features of its own, whose units are unknown: random starts are near its value
 
     @property
     def short(self) -> str:
@@ -71,7 +75,7 @@ class Leaf:
         return [(lower, upper)] * self.size
 
     def within(self, prior: Prior | None) -> Leaf:
-        """The same within the support of a prior: beyond it there is no density to compare."""
+        """The leaf with bounds inside the support of a prior."""
         support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
         lower = float(
             torch.as_tensor(getattr(support, "lower_bound", -math.inf), dtype=torch.float64, device="cpu").max()
@@ -99,7 +103,7 @@ def kernel_leaf(buffer: Buffer, floors: Mapping[str, float], X: Tensor | None = 
         return Leaf(buffer.name, "coupling", value)
     if short in owner.signed:
         return Leaf(buffer.name, "real", value, dims=tuple(buffer.dims), own=owner.by_own_features)
-    if owner.by_own_features and bool((value > 0).any()):  # whose units nobody else knows
+    if owner.by_own_features and bool((value > 0).any()):  # its units are unknown
         some = value[value > 0]
         bounds = (1e-6 * float(some.min()), 1e6 * float(some.max()))
         return Leaf(buffer.name, "positive", value, bounds, tuple(buffer.dims), own=True)
@@ -110,20 +114,20 @@ def kernel_leaf(buffer: Buffer, floors: Mapping[str, float], X: Tensor | None = 
 
 
 def usual_gap(x: Tensor) -> float:
-    """A gap between neighbours among numbers `[n]`, smaller than most; 0 where all are equal."""
+    """The lower quartile of gaps between neighbours among numbers `[n]`; 0 where all are equal."""
     gaps = x.unique().diff().sort().values
     return float(gaps[len(gaps) // 4]) if len(gaps) else 0.0
 
 
 class NoiseBlocks(NamedTuple):
-    """Which of several variances of noise each observation has, `[n]` whole numbers, and in which unit, `[n]`."""
+    """For each observation, the number of its noise variance `[n]`, and the unit of that variance `[n]`."""
 
     index: Tensor
     unit: Tensor
 
 
 class Hyperparameters:
-    """All that is fitted: the kernel's tensors, then the noise's, then the mean's, one vector in all.
+    """All that is fitted as one vector: the kernel's tensors, then the noise's, then the mean's.
 
     Args:
         kernel: the expression, in the model's units.
@@ -179,10 +183,10 @@ class Hyperparameters:
         return [leaf.decode(part) for leaf, part in zip(self.leaves, self.split(vector), strict=True)]
 
     def pulled_back(self, vector: Tensor, slopes: Callable[[list[Tensor]], Sequence[Tensor | None]]) -> Tensor:
-        """The gradient `[size]` in the vector of what has the given slopes in the values of the leaves.
+        """The gradient `[size]` in the vector of a function with the given gradients in the values of the leaves.
 
-        `slopes` is called with the values, each the root of a graph of its own: what they are in the vector is one
-        product in the end, however often the values were used. None is no slope.
+        `slopes` is called with the values as leaves of autograd graphs, and returns a gradient for each, or None for
+        zero. The chain rule through `decode` is applied once, however often the values were used.
         """
         vector = vector.detach().requires_grad_()
         with torch.enable_grad():
@@ -282,7 +286,8 @@ def hyperparameters_of(
     blocks: NoiseBlocks | None = None,
     level: float = 0.0,
 ) -> tuple[Hyperparameters, Tensor]:
-    """The hyperparameters, with the kernel's numbers read in the model's units; and their vector in the user's.
+    """The hyperparameters, whose own values are the kernel's numbers in the model's units; and the vector of the same
+    numbers read in the user's units.
 
     `level` is where the search for a constant mean, or the constant of a linear one, begins.
     """
@@ -309,7 +314,7 @@ def hyperparameters_of(
 
 
 def _about(mode: float, spread: float) -> LogNormal:
-    """Log-normal: most likely at the mode, and log x has a standard deviation of `spread`."""
+    """The log-normal distribution with this mode, for which log x has standard deviation `spread`."""
     location = torch.tensor(math.log(mode) + spread**2, dtype=torch.float64, device="cpu")
     return LogNormal(location, torch.tensor(spread, dtype=torch.float64, device="cpu"))
 
@@ -325,7 +330,8 @@ def default_kernel_priors(input_dim: int) -> dict[str, Prior]:
 
 
 def weak_priors(leaves: Sequence[Leaf]) -> dict[str, Prior]:
-    """For fewer observations than hyperparameters: what is positive within a factor of 10 or so of its usual size."""
+    """Priors for fits with fewer observations than hyperparameters: positive numbers within about a factor of 10 of
+    their usual size."""
     priors: dict[str, Prior] = {}
     for leaf in leaves:
         if leaf.kind == "positive":

@@ -1,5 +1,8 @@
-"""Starting points for the searches of a fit, in standardised units: much and little noise, random numbers, and periods
-from a periodogram."""
+"""Starting points for the searches of a fit, in standardised units.
+
+There are starts with much and with little noise, with short lengthscales, at random, and with periods from a
+periodogram.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,25 @@ from .hyperparameters import Hyperparameters, Leaf, usual_gap
 
 @dataclass(frozen=True)
 class Starts:
-    """Which starts there are, as `benchmarks/fit_tables.py` chose them.
+    """Which candidates for starts there are, as benchmarks/fit_tables.py chose them.
 
-    The numbers are nats of log likelihood that four starts lose on a data set without that kind of start (seed 0).
+    "Worth 31 nats on trend" means that four starts lose 31 nats of log likelihood on the table "trend" without these
+    candidates (seed 0).
 
     Attributes:
-        lengths, noises: there is a start with each of these lengthscales along every column (times the root of the
-            dimension) and each of these variances of the noise. A search rarely gets from data that are followed
-            closely to data that are noise in good part, or back, so that both are searched from: 31 on "trend", which
-            needs the last of them, and 0.6 on "77 turns".
-        short, gaps: along each column there are starts with a lengthscale of `short`, a third of it, and so on while it
-            is longer than so many gaps between neighbours: 143 on "waves", 1.3 on "mostly noise".
-        noisy: beyond this variance of the noise a start says that much of the data is noise. With 0.02, 0.6 on
-            "77 turns".
-        random: random starts for each that is searched from: they tell parts of a sum apart. Half or twice: no change.
-        peaks: how many peaks of a periodogram are tried.
-        frequencies, highest: the least number of frequencies of a periodogram, and the highest of them, in turns.
+        lengths, noises: there is a candidate for each of these lengthscales, the same along every column and times the
+            root of the dimension, with each of these noise variances. A search rarely passes from a function that
+            follows the data closely to one that takes much of the data for noise, or back. Therefore both are starts:
+            worth 31 nats on "trend", which needs the last variance, and 0.6 on "77 turns", which needs both lengths.
+        short, gaps: along each column there are candidates with a lengthscale of `short`, a third of that, and so on
+            down to `gaps` times the usual gap between neighbours: worth 143 nats on "waves", 1.3 on "mostly noise".
+        noisy: a candidate with a larger noise variance counts as one with much noise; one such is always searched from.
+            Worth 0.6 nats on "77 turns".
+        random: random candidates for each start. They give the parts of a sum different numbers: worth 4 nats on "two
+            scales", and up to 13 on other sums of two equal kernels. Half or twice as many change nothing.
+        peaks: peaks of a periodogram that are tried as periods. With one, 0.6 nats are lost on "77 turns".
+        frequencies: least number of frequencies of a periodogram.
+        highest: highest frequency of a periodogram, in turns over the range of the data.
     """
 
     lengths: tuple[float, ...] = (1.0, 3.0)
@@ -50,10 +56,10 @@ STARTS = Starts()
 def candidates(
     h: Hyperparameters, count: int, generator: torch.Generator, given: Sequence[Tensor], X: Tensor, y: Tensor
 ) -> list[Tensor]:
-    """Vectors to start `count` searches from: those given, much and little noise, and random ones.
+    """Candidates for the starts of `count` searches: the given vectors, and those that `Starts` describes.
 
-    The likelihood has a narrow maximum at every period that fits a little, and random numbers rarely find the highest.
-    So periods are taken from the peaks of a periodogram, and the given starts are repeated with them.
+    As a function of a period the likelihood has many narrow maxima, and random numbers rarely find the highest. Periods
+    are therefore taken from the peaks of a periodogram, and the given vectors are repeated with these.
     """
     starts = [_even(h, given[-1], length, noise) for length in STARTS.lengths for noise in STARTS.noises]
     starts += [torch.cat([_random(leaf, generator) for leaf in h.leaves]) for _ in range(STARTS.random * count)]
@@ -67,7 +73,7 @@ def candidates(
 
 
 def most_likely(h: Hyperparameters, ends: Sequence[tuple[Tensor, float]], count: int) -> list[Tensor]:
-    """The `count` likeliest of vectors with their values; with much noise and with little, if there are both."""
+    """The `count` likeliest of vectors with their values, at least one of them with much noise and one with little."""
     ranked = [vector for vector, _ in sorted(ends, key=lambda end: -end[1])]
     chosen = ranked[:count]
     if isinstance(h.noise, Leaf) and count > 1:
@@ -79,7 +85,7 @@ def most_likely(h: Hyperparameters, ends: Sequence[tuple[Tensor, float]], count:
 
 
 def _even(h: Hyperparameters, start: Tensor, length: float, noise: float) -> Tensor:
-    """A start with the same lengthscale along every column, and this much noise."""
+    """A start with the same lengthscale along every column, and this variance of the noise."""
     parts = h.split(start)
     for k, leaf in enumerate(h.leaves):
         if leaf.short == "lengthscale":
@@ -91,8 +97,10 @@ def _even(h: Hyperparameters, start: Tensor, length: float, noise: float) -> Ten
 
 
 def _short(h: Hyperparameters, start: Tensor, column: int, x: Tensor) -> list[Tensor]:
-    """Starts with shorter and shorter lengthscales along one column, down to a few gaps between its numbers: where a
-    function turns often along it, all of the function looks like noise from a long lengthscale."""
+    """Starts with shorter and shorter lengthscales along one column, down to a few gaps between its numbers.
+
+    From a long lengthscale, a function that turns often along the column looks like noise.
+    """
     shorter, length, least = [], STARTS.short, STARTS.gaps * usual_gap(x)
     while 0 < least < length:
         parts = h.split(start)
@@ -124,12 +132,14 @@ def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
         root = 0.5 * math.log(max(1, len(leaf.dims)))
         lower, upper = lower + root, upper + root
     u = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64).to(leaf.value)
-    return lower + u * (upper - lower) + 0.5 * normal(leaf.size)  # one size for all dimensions, and each its own
+    return lower + u * (upper - lower) + 0.5 * normal(leaf.size)  # a common size, and a factor for each dimension
 
 
 def _with_periods(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k: int) -> Tensor:
-    """A start whose periods are peaks, of some columns the k-th for the first of them and the next for the next; a
-    mixture's means are one peak after the other, and zero for what is slow."""
+    """A start whose periods are peaks of the periodogram, and whose means of a spectral mixture are peaks and zero.
+
+    The first period of a column has the k-th peak, and further periods of the same column have the next ones.
+    """
     parts = h.split(start)
     turns: dict[tuple[int, ...], int] = {}
     for i, leaf in enumerate(h.leaves):
@@ -150,10 +160,10 @@ def _with_periods(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k
 
 
 def peaks(x: Tensor, y: Tensor) -> Tensor:
-    """The frequencies `[3]`, in turns per unit of x, that explain most of y less a parabola, one after the other.
+    """The frequencies `[3]`, in turns per unit of x, of the waves that explain most of y beside a parabola.
 
-    Each is the highest peak of the spectrum of what the parabola and the waves before it leave: the second peak of
-    one spectrum is as a rule beside the first, and of the same wave.
+    Each is the highest peak in the spectrum of the residuals of the parabola and the waves before it. The second peak
+    of a single spectrum usually belongs to the same wave as the first.
     """
     width = float(x.max() - x.min())
     if width <= 0:
@@ -178,10 +188,10 @@ def peaks(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _highest(x: Tensor) -> float:
-    """The highest frequency to look for, in turns over data x `[n]` of width 1.
+    """The highest frequency of a periodogram, in turns over data x `[n]` of width 1.
 
-    Neighbours tell frequencies apart up to half a turn between them: on a grid up to n / 2 turns in all, and further
-    where data are irregular. Few data fit too many of those by chance.
+    Neighbours distinguish frequencies of up to half a turn between them. That is n / 2 turns in all on a grid, and more
+    for irregular data. With few data, n^2 / 12 is the limit, since among more frequencies some fit by chance.
     """
     gaps = x.unique().diff()
     gaps = gaps[gaps > 1e-6]

@@ -24,9 +24,14 @@ Watch = Callable[[int, Tensor, float], None]  # the number of observations, a ve
 
 
 class Dense:
-    """log p(y | hyperparameters) + log prior of data in the model's units, and its gradient in the vector.
+    """log p(y | hyperparameters) + log prior of data in the model's units, with its gradient, by dense factors.
 
-    `watch` is called at every evaluation, including those on some of the data.
+    Args:
+        hyperparameters: what is fitted, as one vector.
+        sites: where the n rows were observed.
+        y: targets `[n]`.
+        priors: log densities by the name of a hyperparameter.
+        watch: called at every evaluation, also of the objective for some of the rows.
     """
 
     def __init__(
@@ -42,11 +47,11 @@ class Dense:
         self.tasks, self.watch = sites.outputs, watch
 
     def some(self, rows: Tensor) -> Dense:
-        """The same of some of the data."""
+        """The objective for some of the rows."""
         return Dense(self.hyperparameters.at(rows), self.sites[rows], self.y[rows], self.priors, self.watch)
 
     def log_likelihood(self, values: list[Tensor]) -> float:
-        """log p(y) at a value per leaf, -inf or NaN where there is none; gradients are added to those of the values."""
+        """log p(y), -inf or NaN where the covariance has no factor; gradients are accumulated in the values."""
         kernel, noise, mean = self.hyperparameters.model(values, len(self.X), self.tasks)
         return likelihood_with_gradient(kernel, self.sites, self.y, noise, mean)
 
@@ -80,10 +85,11 @@ _users, _before = 0, 1
 
 @contextmanager
 def few_threads(n: int, few: int = 1000) -> Iterator[None]:
-    """One thread within, where n observations are few; as many as there were after the last user is done.
+    """Use one thread inside the context if n is at most `few`, and restore the number of threads afterwards.
 
-    A dense likelihood of few is faster on one: torch's threads wait for work by spinning. On two cores beside other
-    work a fit of 100 observations took 85 s on two threads, and 10 s on one.
+    A dense likelihood of few rows is faster on one thread, because torch's threads wait for work by spinning. On two
+    cores beside other work, a fit of 100 rows took 85 s on two threads and 10 s on one. If several threads of a program
+    are inside, the last one to leave restores the number.
     """
     global _users, _before
     if n > few:
@@ -103,14 +109,14 @@ def few_threads(n: int, few: int = 1000) -> Iterator[None]:
 
 
 def likelihood_with_gradient(kernel: Kernel, sites: Observed, y: Tensor, noise: Tensor, mean: Mean) -> float:
-    """The value; gradients are added to those of the tensors that require them."""
+    """log p(y), or -inf; gradients are accumulated in the tensors that require them."""
     n = len(sites)
-    with torch.set_grad_enabled(n * n <= _block(sites)):  # a graph of all of it, or blocks' own graphs later
+    with torch.set_grad_enabled(n * n <= _block(sites)):  # beyond that, each block has a graph of its own, below
         K = _covariance(kernel, sites)  # [n, n]
     m = mean.at(sites)  # [n]
     with torch.no_grad():
         L = _factor(K.detach().clone() if K.requires_grad else K, noise.detach())
-        K = K if K.requires_grad else None  # large, and not needed again
+        K = K if K.requires_grad else None  # frees its memory
         if L is None:
             return -math.inf
         r = y - m
@@ -136,9 +142,10 @@ def likelihood_with_gradient(kernel: Kernel, sites: Observed, y: Tensor, noise: 
 def inverse_from(L: Tensor, panel: int = 512) -> Tensor:
     """(L L^T)^-1 of a lower triangular factor `[n, n]`.
 
-    On several threads of a CPU panel by panel, of so many columns, and of both triangular matrices only what is not
-    zero: 2/3 n^3 operations at about the rate of a product of matrices. LAPACK's own routine takes half to two thirds
-    of that on one thread; on two that share their cores with other work it took thirteen times as long (n = 3000).
+    On several threads of a CPU it is computed in panels of `panel` columns, without the zeros of the triangular
+    matrices: 2/3 n^3 operations at nearly the speed of a matrix product. LAPACK's routine takes half to two thirds of
+    the time on one thread. On two threads that shared their cores with other work it took thirteen times as long
+    (n = 3000).
     """
     n = len(L)
     if L.is_cuda or torch.get_num_threads() == 1 or n <= panel:
@@ -157,9 +164,9 @@ def inverse_from(L: Tensor, panel: int = 512) -> Tensor:
 
 
 def accumulate(kernel: Kernel, sites: Observed, weights: Callable[[slice, slice], Tensor]) -> None:
-    """Add the gradient of sum_ij W_ij k(x_i, x_j) to the kernel's tensors, W symmetric, some rows of it at a time.
+    """Accumulate the gradient of sum_ij W_ij k(x_i, x_j) in the kernel's tensors, in blocks of rows, W symmetric.
 
-    Each block has its rows from the diagonal on: what is right of the diagonal counts twice.
+    Blocks start at the diagonal, and entries to the right of their diagonal part count twice.
     """
     for rows, columns in _blocks(sites):
         W = 2 * weights(rows, columns)
@@ -168,7 +175,7 @@ def accumulate(kernel: Kernel, sites: Observed, weights: Callable[[slice, slice]
 
 
 def _covariance(kernel: Kernel, sites: Observed) -> Tensor:
-    """k(X, X) `[n, n]`; only what is on the diagonal and below it where there are several blocks."""
+    """k(X, X) `[n, n]`; with several blocks only the lower triangle is filled."""
     n = len(sites)
     if n**2 <= _block(sites):
         return _between(kernel, sites, slice(None), slice(None))
@@ -184,7 +191,7 @@ def _between(kernel: Kernel, sites: Observed, rows: slice, columns: slice) -> Te
 
 
 def _blocks(sites: Observed, least: int = 64) -> Iterator[tuple[slice, slice]]:
-    """Some rows at a time, and their columns from the diagonal on; `least` at least, for the rate of products."""
+    """Blocks of at least `least` rows, with their columns from the diagonal on."""
     n, i = len(sites), 0
     while i < n:
         rows = slice(i, min(n, i + max(least, _block(sites) // (n - i))))
@@ -193,8 +200,10 @@ def _blocks(sites: Observed, least: int = 64) -> Iterator[tuple[slice, slice]]:
 
 
 def _block(sites: Observed, on_cpu: int = 1 << 17, on_gpu: int = 1 << 25) -> int:
-    """Entries of the covariance that are computed or differentiated at once: with a graph they take about a dozen
-    numbers each, which a CPU's cache should hold."""
+    """How many entries of the covariance are computed or differentiated at once.
+
+    With a graph each takes about a dozen numbers, and a CPU's cache should hold them.
+    """
     return on_gpu if sites.points.is_cuda else on_cpu
 
 

@@ -3,10 +3,10 @@
     d log p / dtheta  =  1/2 a' K_theta a - 1/2 tr(K^-1 K_theta),      a = K^-1 (y - m)
     tr(K^-1 K_theta)  =  tr(P^-1 K_theta) + E[(K^-1 u - P^-1 u)' K_theta P^-1 u],      u ~ N(0, P)
 
-P is the preconditioner, of low rank and a diagonal, so that its own trace is exact at the cost of one pass over
-K_theta, and probes are left with what P does not know of K (Wenger et al., 2022). A probe from the prior instead, as in
-a draw, makes all of the trace random. The same random numbers serve every step, so that solutions change little
-between steps and the last ones are where the next begin.
+P is the preconditioner, a low-rank matrix plus a diagonal. The trace with P^-1 is exact and costs one pass over
+K_theta, and only the difference between K and P is estimated with probes (Wenger et al., 2022). Probes from the prior,
+as in a draw, would make all of the trace random. All steps use the same random numbers. Solutions then change little
+between steps, and the last ones are good initial guesses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .likelihood import Dense, accumulate
 class Pathwise:
     """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
 
-    fresh = 0.2  # a preconditioner serves until a hyperparameter has moved by so much, on its logarithmic scale
+    fresh = 0.2  # the preconditioner is renewed when a hyperparameter has moved by this, on its logarithmic scale
 
     def __init__(self, of: Dense, solver: Solver, num_probes: int, seed: int) -> None:
         self.hyperparameters, self.y, self.tasks, self.priors = of.hyperparameters, of.y, of.tasks, of.priors
@@ -58,19 +58,19 @@ class Pathwise:
         return h.pulled_back(vector, slopes)
 
     def _weights(self, vector: Tensor, kernel: Kernel, noise: Tensor, m: Tensor) -> _Weights:
-        """d log p / dK, from solves that begin where the last step's ended."""
+        """d log p / dK, from solves whose initial guesses are the last step's solutions."""
         X = self.X
         operator = KernelOperator(kernel.to(X.dtype), Sites(X, self.tasks), noise.to(X))
         P, u, v, state = self._preconditioned(vector, operator)
         b = torch.cat([(self.y - m).to(X)[:, None], u], dim=1)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a step that is a little off is corrected by the next
+            warnings.simplefilter("ignore", ConvergenceWarning)  # later steps correct an inexact one
             V, stats = state.solve(b, self.guess)
         self.guess, self.iterations = V, self.iterations + stats.iterations
         return _Weights(V[:, 0], P, V[:, 1:] - v, v)
 
     def _preconditioned(self, vector: Tensor, operator: KernelOperator) -> tuple[LowRank, Tensor, Tensor, State]:
-        """A preconditioner of this step or of one of the last, its probes, and a state to solve with."""
+        """A preconditioner, which may be that of an earlier step, its probes, and a state to solve with."""
         own = isinstance(self.solver, PCG) and not self.solver.distributed
         if self.made is None or float((vector - self.made[0]).abs().max()) >= self.fresh:
             rank = self.solver.rank if isinstance(self.solver, PCG) else None
@@ -84,7 +84,7 @@ class Pathwise:
 
 
 class _Weights:
-    """d log p / dK = 1/2 (a a' - P^-1 - mean of e v'), made symmetric: some rows and columns of it at a time."""
+    """d log p / dK = 1/2 (a a' - P^-1 - mean of e v'), made symmetric and computed block by block."""
 
     def __init__(self, a: Tensor, P: LowRank, e: Tensor, v: Tensor) -> None:
         self.a, self.P = a, P

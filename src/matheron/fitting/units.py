@@ -1,4 +1,4 @@
-"""Between a user's units and standardised ones: scales of columns and outputs, and the units of hyperparameters."""
+"""Standardised units: the scales of columns and outputs, and the units of hyperparameters."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def suggest_together(
         lower, upper = as_box(bounds, "bounds")
         uniform = [torch.rand(q, len(lower), generator=g, device=g.device, dtype=torch.float64) for g in generators]
         return [torch.addcmul(lower, each.to(lower), upper - lower) for each in uniform]
-    if mesh_size is None:  # where the best are not polished it is the paper's, `apdx:additional_experiments_ts`
+    if mesh_size is None:  # function-space draws have the paper's mesh (appendix C), since nothing is searched from it
         size = 1_000_000 if strategy == "function-space" else MESH_SIZE
     else:
         size = as_count(mesh_size, "mesh_size")
@@ -365,8 +365,11 @@ def _given_pending(paths: AbstractPaths, pending: ArrayLike, generator: torch.Ge
 def _function_space(
     model: object, bounds: ArrayLike, q: int, size: int, generator: torch.Generator, active_set: int = 2048
 ) -> Tensor:
-    """Steps 1 to 5 of the appendix's recipe: the mesh and its marginals are shared, what is drawn is not. Marginal
-    draws keep the `active_set` best points of the mesh, and a joint draw there decides."""
+    """Minimisers of q functions drawn on a mesh, the first list of steps on Thompson sampling in appendix C.
+
+    The mesh and the marginal moments on it are shared by the q functions. For each, a draw from the marginals keeps the
+    `active_set` lowest points of the mesh, and the lowest value of a joint draw there decides.
+    """
     gp = single(describe(model))
     lower, upper = as_box(bounds, "bounds", names=gp.input_names)
     uniform = torch.rand(size, len(lower), generator=generator, device=generator.device, dtype=torch.float64)
