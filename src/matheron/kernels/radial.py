@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..core.arena import computed, empty, weigh, weigh_coordinates
 from ..core.checks import ArrayLike, per_dimension, positive
-from ..core.jacobian import derivative_along
 from ..core.modes import kept, transformed
 from .base import Kernel, RadialPart, SpectralMeasure, Stationary, centred, distance_at_once, squared_distance
 
@@ -67,20 +66,15 @@ class Radial(Stationary):
         derivative there, and close to zero too few digits for high orders.
         """
 
-        def radial(numbers: Tensor) -> Tensor:
-            return self.radial(numbers.reshape(r2.shape).clone()).reshape(-1, 1)
+        from .radial_derivatives import profile_derivative
 
-        column = r2.reshape(-1, 1).clamp_min(torch.finfo(r2.dtype).eps ** (1 / max(order, 1)))
-        return derivative_along(radial, column, [torch.ones_like(column)] * order).reshape(r2.shape)
+        return profile_derivative(self.radial, r2, order)
 
     def smoothness(self, input_dim: int) -> list[float]:
         """Of a profile of one's own: whether its derivatives stay finite towards zero, up to the second."""
-        for order, near in ((1, 1e-10), (2, 1e-6)):
-            at = torch.tensor([near, 100 * near], dtype=torch.float64, device=self.lengthscale.device)
-            close, far = self.double().profile(at, order).abs().tolist()
-            if not close < 2 * far:
-                return [order - 1.0] * input_dim
-        return [math.inf] * input_dim
+        from .radial_derivatives import smoothness_of_profile
+
+        return [smoothness_of_profile(self)] * input_dim
 
     def profiles(self, r2: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
         """`profile` of several orders."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from ..core.jacobian import derivative_along
 from ..core.modes import transformed
 from .base import squared_distance
 from .radial import Radial
@@ -86,3 +88,23 @@ def _pairings(count: int) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
                 yield singles, [(first, other), *pairs]
 
     return of(list(range(count)))
+
+
+def profile_derivative(radial: Callable[[Tensor], Tensor], r2: Tensor, order: int) -> Tensor:
+    """The derivative of some order of a profile of one's own, g(r^2), by automatic differentiation."""
+
+    def at(numbers: Tensor) -> Tensor:
+        return radial(numbers.reshape(r2.shape).clone()).reshape(-1, 1)
+
+    column = r2.reshape(-1, 1).clamp_min(torch.finfo(r2.dtype).eps ** (1 / max(order, 1)))
+    return derivative_along(at, column, [torch.ones_like(column)] * order).reshape(r2.shape)
+
+
+def smoothness_of_profile(kernel: Radial) -> float:
+    """How many mean-square derivatives functions of a profile of one's own have: 0, 1, or as many as are asked for."""
+    for order, near in ((1, 1e-10), (2, 1e-6)):
+        at = torch.tensor([near, 100 * near], dtype=torch.float64, device=kernel.lengthscale.device)
+        close, far = kernel.double().profile(at, order).abs().tolist()
+        if not close < 2 * far:
+            return order - 1.0
+    return math.inf

@@ -12,9 +12,22 @@ from torch import Tensor
 
 from ..core.functionals import Functionals
 from ..core.sites import Sites
-from ..evaluate import MEMORY_BUDGET, Record, averaged_record, values, values_and_gradients
+from ..evaluate import (
+    MEMORY_BUDGET,
+    Canonical,
+    CanonicalSlopes,
+    Record,
+    WeightedSum,
+    averaged_record,
+    values,
+    values_and_gradients,
+)
+from ..kernels import Kernel
+from ..kernels.averaged import Averaged
 from ..models.observations import is_observable
 from ..models.observed_functionals import as_functionals, by_quadrature, check_observed, check_outputs, moved_inside
+from ..models.transforms import Transform
+from .update import coupled_weights
 
 if TYPE_CHECKING:
     from .functions import EvaluableFunctions
@@ -113,3 +126,37 @@ def functionals_of_record(record: Record, sites: Functionals) -> Tensor:
         return sites.of_gradients(f, f[..., None])
     f, df = values_and_gradients(record, each.points[None])
     return sites.of_gradients(f[:, place], df[:, place])
+
+
+def functional_terms(kernel: Kernel, sites: Functionals, v: Tensor) -> list[WeightedSum]:
+    """sum_j v_j L_j k(., z) for functionals L_j as terms: their atoms are centres, by the order of the derivative."""
+    atoms = (v if sites.alone else v[:, sites.rows]) * sites.weights  # [s, N]
+    terms = []
+    for order, at in sites.parts():
+        z, outputs = sites.points[at], sites.sites.outputs
+        outputs, box = None if outputs is None else outputs[at], _is_of_boxes(sites, at)
+        for B, k in kernel.coupled():
+            k, z = (Averaged(k, sites.input_dim), sites.boxes[at]) if box else (k, z)
+            W = coupled_weights(B, outputs, kernel.num_outputs, atoms[:, at])
+            basis = Canonical(k, z) if order == 0 else CanonicalSlopes(k, z, sites.directions[at, :order])
+            terms.append(WeightedSum(basis, W))
+    return terms
+
+
+def _is_of_boxes(sites: Functionals, at: slice | Tensor) -> bool:
+    """Whether these atoms, which are all of one kind, are averages over boxes."""
+    return sites.sides is not None and bool((sites.sides[at] != 0).any())
+
+
+def undone_functionals(
+    transform: Transform, t: int, sites: Functionals, y: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Targets and noise of functionals before the output transform, which must be affine."""
+    if not transform.affine:
+        raise TypeError(
+            "X: under an output transform that is not affine slopes, sums and averages are not linear in the "
+            "model's own function; observe values, or give the data in the model's units"
+        )
+    zero = y.new_zeros(len(sites), t)
+    scale, level = sites.own(transform.derivative(zero)), sites.own(transform(zero))
+    return (y - sites.of_ones() * level) / scale, noise / scale.square()

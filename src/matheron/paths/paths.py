@@ -29,7 +29,7 @@ from ..models.observed_functionals import by_quadrature, check_observed, check_s
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
 from .arithmetic import AbstractFunctions
-from .functionals import averaged, functionals_of
+from .functionals import averaged, functionals_of, undone_functionals
 from .grids import write_by_record
 from .prior import PriorPaths
 from .update import Update
@@ -303,14 +303,7 @@ def undone(transform: Transform | None, t: int, data: Observations) -> tuple[Ten
         return y, noise
     sites = data.sites
     if isinstance(sites, Functionals):
-        if not transform.affine:
-            raise TypeError(
-                "X: under an output transform that is not affine slopes, sums and averages are not linear in the "
-                "model's own function; observe values, or give the data in the model's units"
-            )
-        zero = y.new_zeros(len(sites), t)
-        scale, level = sites.own(transform.derivative(zero)), sites.own(transform(zero))
-        return (y - sites.of_ones() * level) / scale, noise / scale.square()
+        return undone_functionals(transform, t, sites, y, noise)
     if not transform.affine and bool((noise > 0).any()):
         raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
     inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ..core.functionals import Functionals, Observed
 from ..core.value import Value, in_own_memory
-from ..evaluate import Canonical, CanonicalSlopes, Float64Term, PathTerm, WeightedSum, sum_of
+from ..evaluate import Canonical, Float64Term, PathTerm, WeightedSum, sum_of
 from ..kernels import Kernel
-from ..kernels.averaged import Averaged
 from ..models.means import Mean
 from ..models.observations import Observations
 from ..models.observed_functionals import check_smooth
@@ -117,36 +116,18 @@ def kernel_terms(kernel: Kernel, sites: Observed, weights: Tensor) -> list[PathT
         kernel, sites = kernel.to(weights.dtype), sites.to(weights.dtype)
     t = kernel.num_outputs
     if isinstance(sites, Functionals):
-        terms = _functional_terms(kernel, sites, weights)
+        from .functionals import functional_terms
+
+        terms = functional_terms(kernel, sites, weights)
     else:
         terms = [
-            WeightedSum(Canonical(k, sites.points), _coupled_weights(B, sites.outputs, t, weights))
+            WeightedSum(Canonical(k, sites.points), coupled_weights(B, sites.outputs, t, weights))
             for B, k in kernel.coupled()
         ]
     return [Float64Term(term) if wide else term for term in terms]
 
 
-def _functional_terms(kernel: Kernel, sites: Functionals, v: Tensor) -> list[WeightedSum]:
-    """The terms of functionals: their atoms are centres, by the order of the derivative."""
-    atoms = (v if sites.alone else v[:, sites.rows]) * sites.weights  # [s, N]
-    terms = []
-    for order, at in sites.parts():
-        z, outputs = sites.points[at], sites.sites.outputs
-        outputs, box = None if outputs is None else outputs[at], _is_of_boxes(sites, at)
-        for B, k in kernel.coupled():
-            k, z = (Averaged(k, sites.input_dim), sites.boxes[at]) if box else (k, z)
-            W = _coupled_weights(B, outputs, kernel.num_outputs, atoms[:, at])
-            basis = Canonical(k, z) if order == 0 else CanonicalSlopes(k, z, sites.directions[at, :order])
-            terms.append(WeightedSum(basis, W))
-    return terms
-
-
-def _is_of_boxes(sites: Functionals, at: slice | Tensor) -> bool:
-    """Whether these atoms, which are all of one kind, are averages over boxes."""
-    return sites.sides is not None and bool((sites.sides[at] != 0).any())
-
-
-def _coupled_weights(B: Tensor | None, outputs: Tensor | None, t: int, v: Tensor) -> Tensor:
+def coupled_weights(B: Tensor | None, outputs: Tensor | None, t: int, v: Tensor) -> Tensor:
     """The weights of one coupled kernel for each output, B[i, output_j] v_j: `[s, t, c]`."""
     if outputs is None:
         return v[:, None]
