@@ -84,48 +84,48 @@ def fit(
     """Fit a Gaussian process to data: every hyperparameter of a kernel expression, the noise and the mean.
 
     Inputs and targets are standardised inside. The returned model has its kernel in standardised units, with
-    transforms to and from the user's units. Paths drawn from it take and return the user's units.
+    transforms to and from the user's units, so that paths drawn from it take and return the user's units.
     `matheron.summary(gp)` prints its hyperparameters in the user's units, and how good the fit is. Columns that share a
     hyperparameter (one lengthscale for several) share a scale; give a lengthscale per column where columns have
     different units.
 
     Args:
         kernel: any expression of `matheron.kernels`. Its numbers, in the user's units, are one of the starting points.
-            A number that is zero stays zero. A kernel without a scale has the variance of the targets. None:
+            A number that is zero stays zero. A kernel without a scale has the variance of the targets. None is a
             Matern-5/2 with a lengthscale per column and a scale, with the priors of `fitting.default_kernel_priors`.
-        X, y, tasks: data as for `ExactGP`. NaN and infinities are refused: remove those rows first. Functionals of
-            `matheron.observe` may be in place of points, one or a list of blocks, with exact gradients (`solver`).
-        likelihood: of `matheron.likelihoods`, where y are outcomes: counts, classes, or measurements with outliers. The
-            fit then maximises Laplace's evidence and returns a `LatentGP`, as `matheron.approximate` makes it. Inputs
-            alone are standardised, the mean is on the scale of the link, and `noise` and `tasks` are refused.
-            num_data="auto" fits to 2000 outcomes at the most, and `solver` is that of `approximate`.
-        noise: the variance of the noise where it is known, one number or one per observation; None fits it (one per
-            task, or one for each block of functionals), with a floor of 1e-6 of the targets' variance.
-        mean: None fits a constant (one per task), "linear" a linear function; a number, a Mean or a callable is kept
-            as given, in the user's units.
-        priors: by the name of a hyperparameter ("lengthscale", "noise", or in full "parts.0.lengthscale"): a torch
-            distribution, or a function from values to their log density, in standardised units. The fit maximises
-            log likelihood + log density. None is maximum likelihood; where there are fewer observations than
-            hyperparameters, weak priors (`fitting.weak_priors`) take the place of what the data cannot say. `{}` is
-            maximum likelihood always.
-        num_starts: searches from the most likely of many random starts. 1 starts from the kernel's numbers alone and
-            draws no random numbers.
-        num_data: to how many of the observations the hyperparameters are fitted; the model that comes back holds all
-            of them. A number: so many, a quarter of them chosen at random with their nearest neighbours, so that noise
-            and short lengthscales show. None: all. "auto": all on a GPU, on a lattice, with a `solver` other than
-            "auto", or up to 4000 observations; else 4000 of them, with a `FitWarning` that says so.
-        solver: "cholesky": exact gradients from dense factors, and L-BFGS. "cg", or a value such as
-            `matheron.solvers.PCG(tolerance=0.05)`: the covariance is never formed; gradients are estimated from solves
-            with random probes, each step's starting where the last one's ended, in float32 on a GPU. "lattice":
-            the same on a Fourier lattice, in up to 3 dimensions, at a cost per step that does not depend on how many
-            observations there are. "auto" is the first for up to 8000 observations (32,000 on a GPU, as far as its
-            memory goes), then the second; and the lattice from 4000 observations on (on a GPU from 10,000 in one
-            dimension and 20,000 in more), where a model has one.
-        seed: of the random starts, and of the choice of `num_data` observations: a whole number or a generator; None is
+        X, y, tasks: data as for `ExactGP`. NaN and infinite values are refused: remove those rows first. In place of
+            points, X may be functionals of `matheron.observe`, one block or a list of blocks.
+        likelihood: one of `matheron.likelihoods`, if y are outcomes: counts, classes, or measurements with outliers.
+            The fit then maximises the evidence of Laplace's approximation and returns a `LatentGP`, as
+            `matheron.approximate` does. Only inputs are standardised, the mean is on the scale of the link, and `noise`
+            and `tasks` are refused. num_data="auto" uses at most 2000 outcomes, and `solver` is that of `approximate`.
+        noise: the known variance of the noise, one number or one per observation. None fits one variance, or one per
+            task, or one per block of functionals, and each is at least 1e-6 of the targets' variance.
+        mean: None fits a constant (one per task), and "linear" a linear function. A number, a Mean or a callable is
+            kept as given, in the user's units.
+        priors: a mapping from the name of a hyperparameter ("lengthscale", "noise", or in full
+            "parts.0.lengthscale") to a torch distribution, or to a function from values to their log density, in
+            standardised units. The fit maximises log likelihood + log density. None means maximum likelihood, with weak
+            priors (`fitting.weak_priors`) if there are fewer observations than hyperparameters. An empty mapping always
+            means maximum likelihood.
+        num_starts: how many searches there are. They start from the likeliest of many candidates: with much and little
+            noise, short lengthscales, periods of a periodogram, and random numbers. With 1, the search starts from the
+            kernel's own numbers and draws no random numbers.
+        num_data: how many observations the hyperparameters are fitted to; the returned model holds all of them. A
+            quarter of that number is chosen at random, and the others are their nearest neighbours, which show noise
+            and short lengthscales. None uses all observations. "auto" uses all observations on a GPU, on a lattice,
+            with a `solver` other than "auto", and otherwise at most 4000, with a `FitWarning` if there are more.
+        solver: "cholesky" uses exact gradients from dense factors. "cg", or a value such as
+            `matheron.solvers.PCG(tolerance=0.05)`, never forms the covariance: gradients are estimated from solves with
+            random probes, in float32 on a GPU. "lattice" does the same on a Fourier lattice, in up to 3 dimensions, at
+            a cost per step that does not depend on the number of observations. "auto" is "cholesky" for up to 8000
+            observations (32,000 on a GPU, as far as its memory goes), and "cg" beyond. If the model fits on a lattice,
+            "auto" is "lattice" from 4000 observations on (on a GPU from 10,000 in one dimension and 20,000 in more).
+        seed: a whole number or a generator, for the random starts and the choice of `num_data` observations; None is
             torch's default generator.
-        progress: show a bar with the share of the work that is done and the time left, both estimated. Interrupting the
-            fit (Ctrl-C) then ends the search and keeps the best hyperparameters found so far, with a `FitWarning`;
-            without the bar an interrupt is raised as usual.
+        progress: show a bar with the estimated share of the work that is done and the estimated time left. Interrupting
+            the fit (Ctrl-C) then ends the search and keeps the best hyperparameters found so far, with a `FitWarning`.
+            Without the bar an interrupt is raised as usual.
 
     >>> import torch, matheron
     >>> from matheron import kernels

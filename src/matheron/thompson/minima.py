@@ -36,6 +36,13 @@ class Minima(NamedTuple):
     ended.
 
     With c constraints, `violation` `[s, c]` is the amount by which each is above zero at x, and zero where it is met.
+
+    >>> import matheron
+    >>> from matheron import kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=1, seed=0)
+    >>> minima = matheron.minimize(paths, [[0.0], [1.0]], mesh_size=256, num_starts=4, seed=0)
+    >>> bool((minima.value <= paths(minima.x[:1])[:, 0] + 1e-9).all()), minima.feasible.tolist()
+    (True, [True, True, True, True])
     """
 
     x: Tensor
