@@ -71,7 +71,7 @@ class Lattice(Basis):
             index = index // n
         return torch.stack(columns[::-1], dim=-1)
 
-    def frequencies(self, start: int, stop: int) -> Tensor:
+    def frequencies_of_pairs(self, start: int, stop: int) -> Tensor:
         """theta_j `[stop - start, k]` of the pairs `start` to `stop`, in the coordinates `dims`."""
         pairs = torch.arange(start, stop, device=self.period.device)
         return self.place_modes(pairs + (self.size + 1) // 2) * (2 * math.pi / self.period)
@@ -79,7 +79,7 @@ class Lattice(Basis):
     def pairs(self, start: int, stop: int, input_dim: int) -> Pairs:
         """The pairs `start` to `stop` as a plain basis, for sums that need the functions themselves."""
         theta = self.period.new_zeros(stop - start, input_dim)
-        theta[:, self.dims] = self.frequencies(start, stop)
+        theta[:, self.dims] = self.frequencies_of_pairs(start, stop)
         return Pairs(theta[None], self.amplitudes[None, start:stop])
 
     def parts(self, width: int, input_dim: int) -> Iterator[Basis]:
@@ -131,7 +131,7 @@ class Lattice(Basis):
     def _gradient(self, x: Tensor, W: Tensor) -> Tensor:
         """`[B, n, d], [B, r, c] -> [B, r, n, d]`: sums with the weights of derivatives."""
         gradient = x.new_zeros(*W.shape[:2], *x.shape[1:])
-        for i, slope in zip(self.dims, self.frequencies(0, self.num_pairs).unbind(-1), strict=True):
+        for i, slope in zip(self.dims, self.frequencies_of_pairs(0, self.num_pairs).unbind(-1), strict=True):
             gradient[..., i] = self._sums(x, self._slopes(W, slope))
         return gradient
 
@@ -159,7 +159,7 @@ class Lattice(Basis):
         return out
 
     def derivative(self, W: Tensor, index: Tensor | None, direction: Tensor) -> tuple[Basis, Tensor] | None:
-        theta = self.frequencies(0, self.num_pairs)  # [h, k]
+        theta = self.frequencies_of_pairs(0, self.num_pairs)  # [h, k]
         return self, self._slopes(W, theta @ direction[self.dims].to(theta))
 
     def suits_matrix(self, x: Tensor, r: int) -> bool:

@@ -244,8 +244,7 @@ class OnModes:
     def of(kind: Functionals, lattice: Lattice) -> OnModes:
         """That of a kind."""
         theta = lattice.period.new_zeros(lattice.num_pairs + 1, kind.input_dim)
-        places = torch.arange(lattice.num_pairs, device=theta.device) + lattice.num_pairs + 1
-        theta[:-1, lattice.dims] = lattice.mode(places).to(theta)
+        theta[:-1, lattice.dims] = lattice.frequencies_of_pairs(0, lattice.num_pairs).to(theta)
         return OnModes(on_frequencies(kind.to(theta.device, theta.dtype), theta))
 
     @property
