@@ -58,12 +58,6 @@ public = import_module("public")
 SOURCE = ROOT / "src/matheron"
 # Files that still name equations by labels of the paper's LaTeX source, with their number. It only becomes smaller.
 LABELS = {"dynamics/iterative.py": 1, "dynamics/rollouts.py": 1, "thompson/strategies.py": 1}
-# Public names, by module, that still have no example. It only becomes smaller.
-WITHOUT_EXAMPLE = {
-    "fields.summaries": "connected_area maximum summaries_of volume_above",
-    "fields.variograms": "model_variogram",
-    "solvers.base": "FactoredPosterior",
-}
 
 
 def test_equations_are_named_by_their_number_and_not_by_a_latex_label():
@@ -104,6 +98,5 @@ def test_what_the_reference_shows_has_an_example():
     for thing in filter(callable, public.shown()):
         record = inspect.isclass(thing) and issubclass(thing, (BaseException, tuple))
         if not record and not has_example(thing):
-            missing.add((thing.__module__.removeprefix("matheron."), thing.__qualname__))
-    waiting = {(module, name) for module, names in WITHOUT_EXAMPLE.items() for name in names.split()}
-    assert not missing - waiting, f"add an example to the docstrings of {sorted(missing - waiting)}"
+            missing.add(f"{thing.__module__}.{thing.__qualname__}")
+    assert not missing, f"add an example to the docstrings of {sorted(missing)}"

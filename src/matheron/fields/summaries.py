@@ -61,7 +61,15 @@ def summarise(
 def summaries_of(
     field: DataArray, *, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95), above: float | Sequence[float] = ()
 ) -> Dataset:
-    """`summarise` for a field from `simulate`. Its blocks should contain all paths."""
+    """`summarise` for a field from `simulate`. Its blocks should contain all paths.
+
+    >>> import numpy as np, matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=2, domain=(0, 1), seed=0)
+    >>> field = fields.simulate(paths, {"x": np.linspace(0, 1, 3), "y": np.linspace(0, 1, 2)})
+    >>> fields.summaries_of(field)["mean"].sizes["x"]
+    3
+    """
     xr, array = need("xarray"), need("dask.array")
     levels, thresholds = (np.atleast_1d(np.asarray(v, dtype=np.float64)) for v in (quantiles, above))
     if levels.ndim != 1 or not np.all((levels >= 0) & (levels <= 1)):
@@ -134,12 +142,28 @@ def area_above(field: DataArray, threshold: float) -> DataArray:
 
 
 def volume_above(field: DataArray, threshold: float) -> DataArray:
-    """The integral of the excess of each path over a threshold: lazily, one number per path."""
+    """The integral of the excess of each path over a threshold: lazily, one number per path.
+
+    >>> import matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=2, domain=(0, 1), seed=0)
+    >>> field = paths.to_xarray({"x": [0.0, 0.5, 1.0], "y": [0.0, 1.0]})
+    >>> fields.volume_above(field, 0.0).shape
+    (4,)
+    """
     return ((field - threshold).clip(min=0) * _cell_sizes(field)).sum(_cells(field))
 
 
 def maximum(field: DataArray) -> DataArray:
-    """Each path's largest value on the grid: lazily, one number per path."""
+    """Each path's largest value on the grid: lazily, one number per path.
+
+    >>> import matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=2, domain=(0, 1), seed=0)
+    >>> field = paths.to_xarray({"x": [0.0, 0.5, 1.0], "y": [0.0, 1.0]})
+    >>> fields.maximum(field).shape
+    (4,)
+    """
     return field.max(_cells(field))
 
 
@@ -147,6 +171,13 @@ def connected_area(field: DataArray, threshold: float) -> DataArray:
     """The largest connected area where each path is above a threshold: lazily, one number per path.
 
     Cells that share a side are connected. A path's whole field is in memory at a time.
+
+    >>> import matheron
+    >>> from matheron import fields, kernels
+    >>> paths = matheron.draw_prior(kernels.RBF(0.3), 4, input_dim=2, domain=(0, 1), seed=0)
+    >>> field = paths.to_xarray({"x": [0.0, 0.5, 1.0], "y": [0.0, 1.0]})
+    >>> fields.connected_area(field, 0.0).shape
+    (4,)
     """
     cells = _cells(field)
     whole = field.chunk({"path": 1, **dict.fromkeys(cells, -1)}) if field.chunks is not None else field

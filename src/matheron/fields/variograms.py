@@ -136,6 +136,12 @@ def model_variogram(model: ExactGP | OnSphere, lags: ArrayLike, *, direction: in
     """k(0) - k(h) + noise of a stationary model, in the user's units, along one coordinate; 0 at h = 0.
 
     Lags of a model of the whole sphere are chords, along a meridian from the equator.
+
+    >>> import matheron
+    >>> from matheron import fields, kernels
+    >>> gp = matheron.ExactGP(kernels.RBF(0.3), X=[[0.0], [1.0]], y=[0.0, 1.0], noise=0.5)
+    >>> fields.model_variogram(gp, [0.0, 10.0]).tolist()
+    [0.0, 1.5]
     """
     h = as_tensor(lags, "lags").double()
     if isinstance(model, OnSphere) and model.centre is None:

@@ -124,6 +124,13 @@ class FactoredPosterior:
     """The state of a draw before it has features: a kernel, centres, and the factored covariance there.
 
     For an exact model the centres are X and the noise the observations'; for a sparse one Z and the jitter.
+
+    >>> import torch
+    >>> from matheron import Sites, kernels, solvers
+    >>> k, sites, noise = kernels.RBF(), Sites(torch.zeros(1, 1, dtype=torch.float64)), torch.ones(1)
+    >>> state = solvers.Cholesky().init(solvers.KernelOperator(k, sites, noise))
+    >>> solvers.FactoredPosterior(k, sites, noise, state).solve(torch.ones(1, 1, dtype=torch.float64))
+    tensor([[0.5000]], dtype=torch.float64)
     """
 
     kernel: Kernel
