@@ -34,7 +34,7 @@ def mixture(kernel: K.Kernel, d: int, n: int, num_slopes: int, noise: float) -> 
     """n values, and `num_slopes` partial derivatives, d of them at a place."""
 
     def made() -> tuple:
-        truth = matheron.draw_prior(kernel, 1, input_dim=d, domain=(0, 1), features="lattice", tolerance=1e-6, seed=1)
+        truth = matheron.draw_prior(kernel, 1, input_dim=d, domain=(0, 1), features="lattice", tolerance=1e-10, seed=1)
         X, Z = points(n, d, 2), points(num_slopes // d, d, 3)
         generator = torch.Generator().manual_seed(4)
         y, dy = truth(X)[0], truth.value_and_grad(Z)[1][0].flatten()
@@ -48,7 +48,7 @@ def raster(kernel: K.Kernel, cells: int, noise: float) -> Callable[[], tuple]:
     """Averages over the squares of a grid of `cells` by `cells`."""
 
     def made() -> tuple:
-        truth = matheron.draw_prior(kernel, 1, input_dim=2, domain=(0, 1), features="lattice", tolerance=1e-6, seed=1)
+        truth = matheron.draw_prior(kernel, 1, input_dim=2, domain=(0, 1), features="lattice", tolerance=1e-10, seed=1)
         edges = torch.arange(cells, dtype=torch.float64) / cells
         lower = torch.cartesian_prod(edges, edges)
         squares = observe.mean(lower, lower + 1 / cells)
@@ -70,9 +70,8 @@ CASES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=list(CASES))
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all by default")
     parser.add_argument("--paths", type=int, default=8)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the data, to try it")
     args = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, {args.paths} paths\n")
     print("| case | data | modes | iterations | draw, s | CPU, s | path | mean | grid of 1264^d, s | peak, GiB |")
