@@ -6,9 +6,10 @@
 Values and slopes (all partial derivatives) of a function from the prior are observed at random places of the unit line
 or square. The raster's cells are averages over the squares of a grid, and fields are drawn on one four times as fine.
 
-The error is that of a path: the root mean square over places, in posterior standard deviations of the law, of a draw's
-standardised distance from the function that made the data, which is 2^(1/2) where the law is right (the function and a
-path are two independent draws from the posterior). `mean` is that of the posterior mean, which is 1.
+The errors are root mean squares at 32 places in posterior standard deviations. `path` is that of a path's distance from
+the function that made the data: 2^(1/2) where the law is right, as both are independent draws from the posterior. `mean`
+is that of the posterior mean: 1. They are of slopes, and for the raster of values: given very many slopes, nearly all
+that remains open of the values is one constant.
 """
 
 from __future__ import annotations
@@ -83,10 +84,11 @@ def main() -> None:
         start, cpu = time.perf_counter(), time.process_time()
         paths = matheron.draw(gp, args.paths, domain=(0, 1), solver="lattice", seed=5)
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-        x = points(16, d, 6)
-        sd = paths.variance(x).sqrt()
-        error = ((paths(x) - truth(x)) / sd).square().mean().sqrt()
-        of_mean = ((paths.mean(x) - truth(x)) / sd).square().mean().sqrt()
+        x = points(32, d, 6)
+        f, g = (truth, paths) if name == "raster" else (truth.derivative(0), paths.derivative(0))
+        sd = g.variance(x).sqrt()
+        error = ((g(x) - f(x)) / sd).square().mean().sqrt()
+        of_mean = ((g.mean(x) - f(x)) / sd).square().mean().sqrt()
         axis = (torch.arange(1264, dtype=torch.float64) + 0.5) / 1264
         start = time.perf_counter()
         paths.on_grid([axis] * d)
