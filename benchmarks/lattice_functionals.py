@@ -7,9 +7,9 @@ Values and slopes (all partial derivatives) of a function from the prior are obs
 or square. The raster's cells are averages over the squares of a grid, and fields are drawn on one four times as fine.
 
 The errors are root mean squares at 32 places in posterior standard deviations. `path` is that of a path's distance from
-the function that made the data: 2^(1/2) where the law is right, as both are independent draws from the posterior. `mean`
-is that of the posterior mean: 1. They are of slopes, and for the raster of values: given very many slopes, nearly all
-that remains open of the values is one constant.
+the function that made the data: 2^(1/2) where the law is right, as both are independent draws from the posterior. The
+posterior mean's, `mean`, is 1 then. Errors are those of slopes, and for the raster of values: given very many slopes,
+nearly all that remains open of the values is one constant.
 """
 
 from __future__ import annotations

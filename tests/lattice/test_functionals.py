@@ -90,7 +90,7 @@ def test_a_solve_to_a_small_tolerance_is_that_of_the_features_by_dense_algebra(t
         return functionals.summed(total.mT).mT
 
     rows, y, noise, g = [], [], [], f
-    for i, observed in enumerate(blocks(n, d, **({} if t == 1 else {"output": t - 1}))):
+    for i, observed in enumerate(blocks(n, d, side=0.5, **({} if t == 1 else {"output": t - 1}))):
         rows.append(torch.kron(root[t - 1 : t], of_one(observed).contiguous()))
         y.append(randn(len(observed), seed=i))
         noise.append(torch.full_like(y[-1], 0.1))
