@@ -183,34 +183,29 @@ def fit(
         closed = averages_in_closed_form(kernel, _dimension(X))
         X = X if closed else _with_nodes(X)
     data = ExactGP(kernel, X, y, 0.0 if noise is None else noise, tasks=tasks)  # checks, and one row per observation
-    sites, user_y = data.sites, _apart(data.train_targets)
-    observed, blocks = is_observable(X), None
-    user_X = _apart(sites.points)
-    if observed:  # of the points alone, at first
-        units = standardising(kernel, user_X, user_y[:1].expand(len(user_X)), None)
+    user_X, user_y = _apart(data.sites.points), _apart(data.train_targets)
+    dtype, blocks = data.sites.points.dtype, None
+    if is_observable(X):
+        units = standardising(kernel, user_X, user_y[:1].expand(len(user_X)), None)  # of the inputs
+        sites = Functionals.of(data.sites).double().mapped(torch.detach)
+        sites = observed = moved_inside(sites, units.transforms()[0].to(user_X))
+        units, blocks = _units_of_functionals(units, sites, user_y, _rows_of(X), len(user_y))
+        ones, tasks = sites.of_ones(), None
     else:
         units = standardising(kernel, user_X, user_y, data.tasks)
-    if observed:
-        sites = Functionals.of(sites).double().mapped(torch.detach)
-        inward = units.transforms()[0].to(user_X)
-        model_sites = moved_inside(sites, inward)
-        units, blocks = _units_of_functionals(units, model_sites, user_y, _rows_of(X), len(user_y))
-    else:
-        model_sites = Sites((user_X - units.input_centre) / units.input_scale, data.tasks)
+        sites = Sites((user_X - units.input_centre) / units.input_scale, data.tasks)
+        observed, ones, tasks = sites.points, torch.ones_like(user_y), data.tasks
     _check_scale(units.output_scale)
     _say_constant_columns(user_X, kernel, data.input_names)
-    of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device)
-    of = of if model_sites.outputs is None else model_sites.outputs
-    ones = model_sites.of_ones() if isinstance(model_sites, Functionals) else torch.ones_like(user_y)
+    of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device) if sites.outputs is None else sites.outputs
     model_y = (user_y - units.output_centre[of] * ones) / units.output_scale[of]  # [n]
-    model_noise = None if noise is None else _apart(data.noise) / units.output_scale[of].square()
     fitted_kernel, fitted_noise, fitted_mean = maximised(
         kernel,
-        model_sites if isinstance(model_sites, Functionals) else model_sites.points,
+        observed,
         model_y,
-        noise=model_noise,
+        noise=None if noise is None else _apart(data.noise) / units.output_scale[of].square(),
         mean=standardised_mean(mean, units),
-        tasks=model_sites.outputs,
+        tasks=sites.outputs,
         priors=priors,
         num_starts=num_starts,
         num_data=num_data,
@@ -221,14 +216,13 @@ def fit(
         progress=progress,
     )
     inward, outward = units.transforms()
-    dtype, functionals = sites.points.dtype if observed else data.centres.dtype, isinstance(model_sites, Functionals)
     return ExactGP(
         fitted_kernel,
-        model_sites if isinstance(model_sites, Functionals) else model_sites.points.to(dtype),
+        observed if isinstance(observed, Functionals) else observed.to(dtype),
         model_y.to(dtype),
         fitted_noise.to(dtype),
         fitted_mean,
-        None if functionals else data.tasks,
+        tasks,
         input_transform=inward,
         output_transform=outward,
     ).replaced(input_names=data.input_names)
