@@ -56,17 +56,14 @@ def test_the_measures_find_what_they_are_for(tmp_path, monkeypatch):
 sys.path.insert(0, str(ROOT / "docs/build"))
 public = import_module("public")
 SOURCE = ROOT / "src/matheron"
-# Files that still name equations by labels of the paper's LaTeX source, with their number. It only becomes smaller.
-LABELS = {"dynamics/iterative.py": 1, "dynamics/rollouts.py": 1, "thompson/strategies.py": 1}
 
 
 def test_equations_are_named_by_their_number_and_not_by_a_latex_label():
-    found = {}
+    labels = {}
     for file in SOURCE.rglob("*.py"):
-        if count := len(re.findall(r"\b(?:eqn|eq|prop|thm|cor|sec|fig|apdx):[a-z_]\w+", file.read_text())):
-            found[str(file.relative_to(SOURCE))] = count
-    more = {name: count for name, count in found.items() if count > LABELS.get(name, 0)}
-    assert not more, f"name these equations by the number that docs/notation.md has for the label: {more}"
+        if found := re.findall(r"\b(?:eqn|eq|prop|thm|cor|sec|fig|apdx):[a-z_]\w+", file.read_text()):
+            labels[name(file)] = found
+    assert not labels, f"name these equations by the number that docs/notation.md has for the label: {labels}"
 
 
 ROOMS = ("adapters", "cli", "compare", "plots.py")  # whose docstrings are held to the measure of pages
