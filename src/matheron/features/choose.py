@@ -1,4 +1,4 @@
-"""Which features each term of a kernel gets, and how many, where these are not the paper's alone (`features.py`)."""
+"""Choose the features of each term of a kernel and their number, if they are not random Fourier features alone."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from .residuals import Reference
 
 
 class Planned(NamedTuple):
-    """What an engine has chosen for some terms of a kernel, ahead of all other features."""
+    """What an engine chose for some terms of a kernel, before all other features are chosen."""
 
     parts: list[Coupled]
     choices: list[Choice]
     terms: list[Term]  # those that are left to other features
 
 
-# Each is asked in order which terms of a kernel it takes on a domain: None where that is none. Engines add their own.
+# A planner says which terms of a kernel its engine takes on a domain, or None. Engines add theirs; the first is taken.
 Planner = Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None, torch.Generator], Planned | None]
 PLANNERS: list[Planner] = []
 
@@ -55,7 +55,13 @@ def chosen_features(
     reference: Tensor | None,
     posterior: FactoredPosterior | None,
 ) -> Features:
-    """The features that each term of a kernel gets: an engine's, frequencies by leverage, or plain ones."""
+    """Make the features of each term of a kernel: an engine's, frequencies by leverage, or plain ones.
+
+    Args:
+        origin: the point `[d]` about which phases are taken.
+        reference: points `[n, d]` at which the variances of terms are compared, or None.
+        posterior: the posterior for which frequencies are chosen, or None.
+    """
     kind, d, t = spec.kind, len(origin), kernel.num_outputs
     if kind == "leverage" and posterior is None:
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
@@ -93,7 +99,7 @@ def _planned(
     posterior: FactoredPosterior | None,
     generator: torch.Generator,
 ) -> Planned:
-    """What the first engine that takes some terms of the kernel has chosen; without one, all terms are left."""
+    """Ask the engines in order. The first one that takes some terms chooses; without one, all terms are left."""
     if spec.domain is not None:
         load_engines()
         for plan in PLANNERS:
@@ -112,7 +118,7 @@ def _bases(
     data: Tensor | None,
     posterior: FactoredPosterior | None,
 ) -> tuple[list[Basis], Choice, bool]:
-    """The bases of one term, the record of them, and whether they have the term exactly."""
+    """Make the bases of one term: the bases, the record of them, and whether they represent the term exactly."""
     kind, num_bases, input_dim = spec.kind, spec.num_bases, len(origin)
     if term.own:
         reference = None
@@ -157,7 +163,7 @@ def _bases(
 
 
 def merged(parts: list[Coupled]) -> list[Coupled]:
-    """Fourier bases of the same kind, number, role and coupling side by side: one product instead of many."""
+    """Concatenate Fourier bases of the same kind, number, role and coupling, so that they need one product."""
     groups: list[list[Coupled]] = []
     for part in parts:
         for group in groups:
@@ -170,7 +176,7 @@ def merged(parts: list[Coupled]) -> list[Coupled]:
 
 
 def _alike(a: Coupled, b: Coupled) -> bool:
-    """Whether two bases can be one."""
+    """Whether two bases can be concatenated."""
     if type(a.basis) is not type(b.basis) or a.basis.num_bases != b.basis.num_bases or a.role != b.role:
         return False
     if isinstance(a.basis, Products) and isinstance(b.basis, Products):
@@ -183,7 +189,7 @@ def _alike(a: Coupled, b: Coupled) -> bool:
 
 
 def _joined(bases: Sequence[Basis]) -> Basis:
-    """Bases that are alike as one."""
+    """Concatenate bases that are alike."""
     first = bases[0]
     if len(bases) == 1:
         return first
@@ -197,9 +203,10 @@ def _joined(bases: Sequence[Basis]) -> Basis:
 
 
 def _allocate(total: int, sizes: list[float]) -> list[int]:
-    """`total` shared half equally, half in proportion to the sizes; at least one each.
+    """Share `total` features among terms, half equally and half in proportion to their sizes; at least one each.
 
-    In proportion alone minimises the kernel's error. But data determine a large and smooth term, and a small one less.
+    Sharing in proportion alone minimises the error of the kernel. However, data determine a large and smooth term
+    better than a small one.
     """
     if not sizes:
         return []
@@ -216,7 +223,7 @@ def _allocate(total: int, sizes: list[float]) -> list[int]:
 
 
 def size_of(term: Term, reference: Tensor | None) -> float:
-    """A term's mean variance over the reference points (at (1, .., 1) where there are none)."""
+    """Compute a term's mean variance over the reference points, or at (1, .., 1) if there are none."""
     size = float(term.variance.detach())
     if term.coupling is not None:
         size *= float(term.coupling.detach().diagonal().mean())

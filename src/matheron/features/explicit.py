@@ -1,4 +1,4 @@
-"""Features of linear-type terms in closed form: monomials; and, where these explode, unbiased random products."""
+"""Features of terms with linear forms: all monomials, or unbiased random products if these are too many."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ LARGEST_MONOMIAL_COUNT = 2048
 def explicit(
     term: Term, input_dim: int, count: int, *, kind: str, num_bases: int, origin: Tensor, generator: torch.Generator
 ) -> list[Basis]:
-    """Features of a term with linear forms, alone or times a stationary part.
+    """Make the features of a term with linear forms, alone or times a stationary part.
 
-    Alone: its monomials, exactly, or `count` random products. With a stationary part: `count` products
-    (a_i . (x, 1)) ... cos(theta_i . x + tau_i), where the a_i run through the monomials or are random signs.
+    Alone, the features are the term's monomials, which are exact, or `count` random products. With a stationary part
+    they are `count` products (a_i . (x, 1)) ... cos(theta_i . x + tau_i). The a_i then run through the monomials, or
+    are random signs.
     """
     forms = [c.cpu() for c in term.forms]
     size = monomial_count(forms)
@@ -47,7 +48,7 @@ def explicit(
 
 
 def as_cosines(bases: list[Basis]) -> Cosines:
-    """Pairs and singles as one list of cosines, a sine being a cosine a quarter turn late; pairs stay side by side."""
+    """Write pairs and single cosines as one list of cosines: sin(t) = cos(t - pi / 2). Pairs stay side by side."""
     parts = []
     for basis in bases:
         theta, amplitude = basis.frequencies, basis.amplitudes
@@ -62,7 +63,7 @@ def as_cosines(bases: list[Basis]) -> Cosines:
 
 
 def _grouped(forms: list[Tensor]) -> list[tuple[Tensor, int]]:
-    """Equal forms together, with their number: (x . x' + c)^p needs each monomial once, not p! times."""
+    """Group equal forms and count them, since (x . x' + c)^p needs each monomial once, and not p! times."""
     groups: list[tuple[Tensor, int]] = []
     for form in forms:
         for i, (other, power) in enumerate(groups):
@@ -75,12 +76,13 @@ def _grouped(forms: list[Tensor]) -> list[tuple[Tensor, int]]:
 
 
 def monomial_count(forms: list[Tensor]) -> int:
+    """Count the monomials in a product of forms."""
     supports = [(int((form > 0).sum()), power) for form, power in _grouped(forms)]
     return math.prod(math.comb(s + power - 1, power) for s, power in supports)
 
 
 def monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Every monomial as one-hot projections `[p, e, d + 1]`, and its coefficient `[e]` in the product of the forms."""
+    """List all monomials as one-hot projections `[p, e, d + 1]`, with their coefficients `[e]` in the product."""
     indices, coefficients = (
         torch.zeros(1, 0, dtype=torch.long, device="cpu"),
         torch.ones(1, dtype=torch.float64, device="cpu"),
@@ -94,14 +96,14 @@ def monomials(forms: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _powers(form: Tensor, power: int) -> tuple[Tensor, Tensor]:
-    """(sum_i c_i x_i x'_i)^power, multinomially: indices `[m, power]`, and in how many ways each comes about `[m]`."""
+    """Expand (sum_i c_i x_i x'_i)^power: the indices `[m, power]` of its m monomials and their multiplicities `[m]`."""
     chosen = list(combinations_with_replacement(form.nonzero()[:, 0].tolist(), power))
     ways = [math.factorial(power) // math.prod(map(math.factorial, Counter(i).values())) for i in chosen]
     return torch.tensor(chosen, dtype=torch.long, device="cpu"), torch.tensor(ways, dtype=torch.float64, device="cpu")
 
 
 def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: torch.Generator) -> Tensor:
-    """a `[g, p, count, d + 1]` with E (a . x)(a . x') = <x, x'>, independent for each form: signs times roots."""
+    """Draw a `[g, p, count, d + 1]`, random signs times roots of coefficients, so that E (a . x)(a . x') = <x, x'>."""
     signs = torch.where(rand((num_bases, len(forms), count, len(forms[0])), generator) < 0.5, -1.0, 1.0).cpu()
     roots = torch.stack([torch.where(c > 0, c, 1.0).sqrt() * (c > 0) for c in forms])  # a root's slope at 0 is infinite
     return signs * roots[:, None]

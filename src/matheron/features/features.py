@@ -1,8 +1,9 @@
-"""Features: what is asked of the basis of a prior, the basis, and random Fourier features, the paper's.
+"""The finite basis phi of a prior, equations (5) and (6) of the paper: k(x, x') ~ phi(x) . phi(x'), f = phi . w.
 
-`FeatureSpec` is what is asked, `Features` what is made, with a record of what was chosen for each term of the kernel.
-`fourier` makes the paper's cosines, or pairs with plain, Sobol or orthogonal draws. `make_features` gives these to a
-kernel that is one stationary term where they are asked for, and asks `choose.py` in all other cases.
+`FeatureSpec` holds what is asked of a basis. `Features` is the basis, with a record of what was chosen for each term of
+the kernel. `fourier` makes random Fourier features: the paper's cosines, or pairs of a cosine and a sine.
+`make_features` goes from a kernel to its features. If random Fourier features are asked for, and the kernel is one
+stationary term, it makes them itself. In all other cases it calls `choose.py`.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
 
 @dataclass(frozen=True, eq=False)
 class FeatureSpec:
-    """What is asked of the basis of a prior, from the arguments of `draw` to the basis itself.
+    """What is asked of the basis of a prior.
 
-    `feature_spec` makes one from a user's arguments. `domain` and `where` are in a user's space until `inside` takes
-    them to the model's.
+    `feature_spec` makes a spec of a user's arguments. Its `domain` and `where` are in the user's space, until `inside`
+    maps them to the model's space.
     """
 
     kind: str | Features = "auto"  # "auto", "leverage", ..., or a basis that is there already
@@ -60,7 +61,7 @@ class FeatureSpec:
         return path // (self.paths_per_basis or self.num_paths) % features.num_bases
 
     def inside(self, transform: Transform | None, data: Tensor | None) -> FeatureSpec:
-        """The same in the model's own space; the domain takes in the data `[n, d]`."""
+        """Map the domain and the points to the model's own space, and extend the domain to the data `[n, d]`."""
         domain, where = self.domain, self.where
         if transform is not None and (domain is not None or where is not None):
             transform = transform.to("cpu", torch.float64)
@@ -88,7 +89,11 @@ def feature_spec(
     input_dim: int,
     names: Names = None,
 ) -> FeatureSpec:
-    """A `FeatureSpec` of a user's arguments, checked; tables of points and boxes must have the columns `names`."""
+    """Check a user's arguments and make a `FeatureSpec` of them.
+
+    Args:
+        names: the columns that tables of points and boxes must have.
+    """
     if not isinstance(features, Features) and features not in KINDS:
         raise ValueError(f"features: expected one of {', '.join(KINDS)} or a Features object, got {features!r}")
     if features in LATTICE_KINDS and domain is None:
@@ -115,11 +120,11 @@ def feature_spec(
 
 
 class Choice(NamedTuple):
-    """What one term of a kernel got, or several terms that share frequencies.
+    """The record of the features that one term of a kernel has, or several terms that share frequencies.
 
     `kind` is "lattice", "spectrum" (frequencies beyond a lattice), "harmonics", "leverage", "constant", "explicit", or
-    how frequencies were drawn ("sobol", ...).
-    Of a basis that was not chosen here it is a description and `num_features` is None.
+    how frequencies were drawn ("sobol", ...). If a basis was not chosen here, `kind` describes it in words, and
+    `num_features` is None.
     """
 
     kind: str
@@ -130,7 +135,7 @@ class Choice(NamedTuple):
     modes: Sequence[int] | None = None  # of a lattice, per dimension
 
     def is_sound(self) -> bool:
-        """Whether all is of its type: in a file it may not be."""
+        """Whether every field has its type. In a file that was loaded it may not."""
         shares = [v for v in (self.left_out, self.error) if v is not None]
         whole = [self.num_features or 0, *(self.modes or ())]
         return (
@@ -162,7 +167,7 @@ LATTICE, EXACT, BEYOND, RANDOM = ROLES = ("lattice", "exact", "beyond", "random"
 
 
 class Block(Value):
-    """A basis, a root of the coupling of its outputs (None for one output), and its role in the prior."""
+    """A basis with a root of the coupling of its outputs (None for one output) and its role in the prior."""
 
     fields = ("role",)
 
@@ -182,16 +187,17 @@ class Block(Value):
 
 
 class Features(Value):
-    """phi: x -> Phi, a finite basis of a prior: f(x) = phi(x) . w with w standard normal has covariance about k.
+    """A finite basis phi of a prior: f(x) = phi(x) . w with standard normal weights w, equation (6) of the paper.
 
-    A list of blocks (lattices, random frequencies, explicit functions), an origin about which phases are taken so that
-    a far offset costs no digits, and a domain outside which a lattice is wrong.
+    The covariance phi(x) . phi(x') of f approximates k(x, x'). The basis is a list of blocks: lattices, random
+    frequencies, explicit functions. Phases are taken about `origin`, so that points far from zero lose no digits. A
+    basis with a lattice is wrong outside `domain`.
 
     >>> import torch, matheron
     >>> from matheron import kernels
-    >>> phi = matheron.draw_prior(kernels.RBF(), 1, input_dim=1, num_features=64, features="sincos").prior.features
-    >>> phi(torch.zeros(5, 1, dtype=torch.float64)).shape
-    torch.Size([1, 5, 64])
+    >>> prior = matheron.draw_prior(kernels.RBF(0.5), 2, input_dim=1, num_features=64, seed=0).prior
+    >>> prior.features, prior.features(torch.zeros(3, 1, dtype=torch.float64)).shape
+    (Features(64 sobol), torch.Size([1, 3, 64]))
     """
 
     fields = ("choices",)
@@ -226,17 +232,17 @@ class Features(Value):
         self.choices = tuple(Choice(*choice) for choice in self.choices)  # lists, in a file
 
     def with_blocks(self, blocks: Sequence[Block]) -> Features:
-        """The same record, origin and domain with other blocks."""
+        """Replace the blocks, and keep the record, the origin and the domain."""
         return Features(blocks, self.origin, self.domain, self.choices)
 
     def select(self, index: Tensor | slice | int) -> Features:
-        """Some of the versions of features that have several."""
+        """Select some of the bases, where there are several versions."""
         index = slice(index, index + 1) if isinstance(index, int) else index
         return self.with_blocks([Block(b.basis.select(index), b.root, b.role) for b in self.blocks])
 
     @property
     def description(self) -> str:
-        """What was chosen, in words."""
+        """What was chosen for the terms of the kernel, in words."""
         counts = Counter(map(str, self.choices))
         return "; ".join(what if n == 1 else f"{n} times: {what}" for what, n in counts.items())
 
@@ -257,7 +263,7 @@ class Features(Value):
         return max((basis.num_bases for basis in self.bases), default=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Phi: `[n, d] -> [g, n, ell]`, one per basis."""
+        """Evaluate Phi, the features at points x: `[n, d] -> [g, n, ell]`, for each of g bases."""
         x = (x - self.origin)[None]
         blocks = [x[..., :0]]  # a kernel that is zero has no features
         blocks += [basis.values(x) * basis.scales()[:, None] for basis in self.bases]
@@ -268,7 +274,7 @@ class Features(Value):
 
 
 class Coupled(NamedTuple):
-    """A basis, the coupling B `[t, t]` of its outputs (None: all ones, or one output), and its role."""
+    """A basis with the coupling B `[t, t]` of its outputs (None for all ones, or for one output) and its role."""
 
     basis: Basis
     coupling: Tensor | None
@@ -281,7 +287,7 @@ class Coupled(NamedTuple):
 
 
 def root_of(B: Tensor | None, num_outputs: int) -> Tensor | None:
-    """R with R R^T = B, `[t, t]`; None for one output."""
+    """Compute a root R `[t, t]` of a coupling, R R^T = B. It is None for one output."""
     if num_outputs == 1:
         return None
     if B is None:
@@ -295,9 +301,9 @@ def root_of(B: Tensor | None, num_outputs: int) -> Tensor | None:
 
 
 def _singular_root(B: Tensor, smallest: Tensor) -> Tensor:
-    """Cholesky's factor of a singular B, column by column; a pivot of zero, or of rounding, has a column of zeros.
+    """Compute the Cholesky factor of a singular B column by column. A pivot of zero, up to rounding, has a zero column.
 
-    A root by eigenvectors would have no derivative: zero is an eigenvalue, and often several times.
+    A root by eigenvectors would have no derivative, since the eigenvalue zero may be repeated.
     """
     left, columns = B, []
     for i, row in enumerate(torch.eye(len(B), dtype=B.dtype, device=B.device)):
@@ -313,10 +319,14 @@ def _singular_root(B: Tensor, smallest: Tensor) -> Tensor:
 def fourier(
     term: Term, input_dim: int, count: int, *, kind: str, num_bases: int, generator: torch.Generator
 ) -> list[Basis]:
-    """`count` features of the term's stationary part, `num_bases` times over, independently.
+    """Make `count` random Fourier features of a term's stationary part, for each of `num_bases` independent bases.
 
-    phi_i(x) = sqrt(2 variance / ell) cos(theta_i . x + tau_i) for "cosine"; otherwise pairs cos(theta_i . x),
-    sin(theta_i . x) of the same amplitude, with one single cosine where the count is odd.
+    For "cosine" they are the paper's, with phases tau_i:
+
+        phi_i(x) = sqrt(2 variance / ell) cos(theta_i . x + tau_i).
+
+    Otherwise they are pairs cos(theta_i . x) and sin(theta_i . x) of the same amplitude. If the count is odd, one of
+    them is a single cosine with a phase.
     """
     singles = count if kind == "cosine" else count % 2
     pairs = (count - singles) // 2
@@ -344,7 +354,7 @@ def fourier(
 
 
 def rand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Uniforms in the open interval (0, 1), on the generator's device."""
+    """Draw uniform numbers in the open interval (0, 1), on the generator's device."""
     U = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
     return U.clamp_(2**-54, 1 - 2**-53)
 
@@ -362,13 +372,13 @@ def make_features(
     origin: Tensor | None = None,
     like: Tensor,
 ) -> Features:
-    """phi: a basis for the prior of a kernel, of the dtype and on the device of points `like [*, d]`.
+    """Make a basis phi of a kernel's prior, with the dtype and the device of points `like [*, d]`.
 
     Args:
-        spec: what is asked of it, in the model's own space.
-        data: points `[n, d]` that weigh the terms that grow with x; those of the posterior where there is one.
-        posterior: what frequencies are chosen by.
-        origin: about which phases are taken, `[d]`; the data's centre where it is not given.
+        spec: what is asked of the basis, in the model's own space.
+        data: points `[n, d]` at which terms that grow with x are weighed. The default is the posterior's data.
+        posterior: the posterior for which frequencies are chosen.
+        origin: the point `[d]` about which phases are taken. The default is the centre of the data.
     """
     if isinstance(spec.kind, Features):
         return _as_given(spec.kind, kernel, like)
@@ -391,7 +401,7 @@ def make_features(
 
 
 def _as_given(features: Features, kernel: Kernel, like: Tensor) -> Features:
-    """Features that are there already, checked against the kernel that they are to be features of."""
+    """Check features that a user gives against the kernel, and move them to the device and dtype of `like`."""
     d, t = like.shape[1], kernel.num_outputs
     if features.origin.shape[0] != d:
         raise ValueError(f"features: made for {features.origin.shape[0]} dimensions, got points in {d}")
@@ -402,7 +412,7 @@ def _as_given(features: Features, kernel: Kernel, like: Tensor) -> Features:
 
 
 def _random_features(kernel: Kernel, spec: FeatureSpec, origin: Tensor, generator: torch.Generator) -> Features | None:
-    """Random Fourier features, the paper's, where they are asked for and a kernel is one stationary term; else None."""
+    """Make random Fourier features if they are asked for and the kernel is one stationary term; otherwise None."""
     kind = spec.kind
     if not isinstance(kind, str) or kind not in RANDOM_KINDS or spec.domain is not None:
         return None
@@ -416,5 +426,5 @@ def _random_features(kernel: Kernel, spec: FeatureSpec, origin: Tensor, generato
 
 
 def relevant_terms(kernel: Kernel, input_dim: int) -> list[Term]:
-    """The terms of a kernel that are not zero everywhere."""
+    """List the terms of a kernel that are not zero everywhere."""
     return [t for t in kernel.terms(input_dim) if bool(t.variance > 0) and all(bool(c.any()) for c in t.forms)]

@@ -1,6 +1,7 @@
-"""Discrete spectra: the frequencies of a kernel that repeats itself, each with its own mass, exact everywhere.
+"""Harmonics: features of a kernel with a discrete spectrum, such as Periodic. They are exact everywhere.
 
-Where they are more than the features asked for, a few frequencies drawn at random from the rest carry its variance.
+If there are more frequencies than features, the heaviest are kept. A few of the others, drawn at random, carry the
+variance of the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .features import rand
 
 
 class Series(NamedTuple):
-    """Frequencies `[f, d]`, one of each pair, heaviest first, and their masses `[f]`, of which the first are kept."""
+    """Frequencies `[f, d]`, one of each pair +-theta, and their masses `[f]`, heaviest first. Some are kept."""
 
     theta: Tensor
     mass: Tensor
@@ -29,11 +30,11 @@ class Series(NamedTuple):
 def harmonic_series(
     term: Term, input_dim: int, count: int, *, tail_threshold: float = 1e-4, tail_share: float = 1 / 8
 ) -> Series | None:
-    """The frequencies of the stationary part for `count` features; None where its spectrum is not discrete.
+    """Choose frequencies of a term's stationary part for `count` features. None if its spectrum is not discrete.
 
     Args:
-        tail_threshold: the mass left out above which some of the features go to random frequencies of the tail.
-        tail_share: how many of them do.
+        tail_threshold: the mass left out above which some features go to random frequencies of the tail.
+        tail_share: the share of the features that go there.
     """
     atoms = term.measure(input_dim).atoms()
     if atoms is None:
@@ -48,7 +49,7 @@ def harmonic_series(
 
 
 def harmonics(term: Term, series: Series, *, num_bases: int, generator: torch.Generator) -> list[Basis]:
-    """The bases of a series: the frequencies it keeps, and random ones of its tail."""
+    """Make the bases of a series: those of the frequencies that it keeps, and random ones of its tail."""
     theta, mass, kept, tail, _ = series
     bases = _exact(theta[:kept], term.variance.cpu() * mass[:kept])
     if tail:
@@ -62,7 +63,7 @@ def harmonics(term: Term, series: Series, *, num_bases: int, generator: torch.Ge
 
 
 def _exact(theta: Tensor, mass: Tensor) -> list[Basis]:
-    """sqrt(mass) cos(theta . x) and sqrt(mass) sin(theta . x) for each frequency; for theta = 0 the constant alone."""
+    """Make sqrt(mass) cos(theta . x) and sqrt(mass) sin(theta . x) for each frequency, and a constant for zero."""
     zero = (theta == 0).all(-1)
     bases: list[Basis] = []
     if bool((~zero).any()):
@@ -73,7 +74,7 @@ def _exact(theta: Tensor, mass: Tensor) -> list[Basis]:
 
 
 def _half(theta: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-    """One of each pair +-theta with the mass of both, heaviest first; the masses then sum to one."""
+    """Keep one of each pair +-theta with the mass of both, heaviest first. The masses then sum to one."""
     sign = leading_signs(theta)
     half = sign >= 0
     theta, mass = theta[half], mass[half].clamp_min(0) * torch.where(sign[half] == 0, 1.0, 2.0)
@@ -82,7 +83,7 @@ def _half(theta: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def leading_signs(theta: Tensor) -> Tensor:
-    """Of the first coordinate that is not zero, `[f, d] -> [f]`; zero where there is none."""
+    """The sign of the first coordinate that is not zero, `[f, d] -> [f]`. It is zero for the frequency zero."""
     sign = torch.zeros(len(theta), dtype=theta.dtype, device="cpu")
     for column in theta.detach().unbind(1):
         sign = torch.where(sign == 0, column.sign(), sign)
@@ -90,7 +91,10 @@ def leading_signs(theta: Tensor) -> Tensor:
 
 
 def _kept(theta: Tensor, mass: Tensor, count: int) -> tuple[int, float]:
-    """How many frequencies `count` features hold (two each, but one for zero), and their share of the mass."""
+    """The number of frequencies that fit in `count` features, and their share of the mass.
+
+    A frequency takes two features, but zero takes one.
+    """
     kept = (count + 1) // 2
     if count % 2 and not bool((theta[:kept] == 0).all(-1).any()):
         kept -= 1

@@ -31,9 +31,9 @@ summands share the features in proportion to the roots of their squared errors. 
 since drawing from it is an inverse CDF. Then radii are at equal steps of the CDF, or on a Sobol net. The directions of
 a single factor in three or more dimensions are near-designs (`near_design`), rotated at random.
 
-*Pool.* Features of which only values are known, at reference points and data, have a leverage too. From a pool whose
-products sum to k, some are chosen by systematic resampling with probabilities pi ~ m sqrt(lev^2 + b), where m are their
-mean squares, and divided by sqrt(pi): see `resampled`.
+*Pool.* Features of which only values are known, at reference points and data, have a leverage too. The products of all
+features of a pool sum to k. Some of them are chosen by systematic resampling with probabilities pi ~ m sqrt(lev^2 + b),
+where m are their mean squares, and divided by sqrt(pi): see `resampled`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Leverage:
     smallest_gain: float = 1.05  # S itself is taken where the expected gain is less
 
     def bound(self, spec: FeatureSpec, one_dim: bool) -> float:
-        """The bound on int S^2 / q."""
+        """The bound on int S^2 / q for a spec, and for frequencies that are all one-dimensional or not."""
         if spec.domain is not None or spec.where is not None:
             return self.far_given
         if spec.num_bases >= self.many_bases:
@@ -92,7 +92,7 @@ class Leverage:
 
 @dataclass(frozen=True)
 class Profile:
-    """An elliptical measure; two are equal that differ by their scale alone."""
+    """An elliptical measure as the key of a cache: profiles are equal if their measures differ by scale alone."""
 
     measure: Elliptical = field(compare=False)
     key: tuple | None
@@ -111,7 +111,7 @@ class RadialShells:
 
 @kept(64)
 def cut(profile: Profile, count: int) -> RadialShells:
-    """`count` shells for all but 1e-10 of the mass at either end."""
+    """Cut the law of log r into `count` shells, without 1e-10 of the mass at either end."""
     measure, coarse = profile.measure, torch.arange(-80.0, 230.0, 0.5, dtype=torch.float64, device="cpu")
     mass = measure.log_density_of_radius(coarse + 0.25).exp()
     below, above = mass.cumsum(0), mass.flip(0).cumsum(0).flip(0)
@@ -131,8 +131,8 @@ class RadialFactor:
     Args:
         measure: the law of r scale direction, elliptical and without a shift.
         frame: orthonormal rows `[p, d]`; None for the identity.
-        half: whether one of theta and -theta is enough, since a pair of features is the same for both.
-        num_shells: how many shells there are.
+        half: whether one of theta and -theta is enough, since a cosine and a sine are the same pair for both.
+        num_shells: the number of shells.
     """
 
     def __init__(self, measure: Elliptical, frame: Tensor | None, half: bool, num_shells: int) -> None:
@@ -145,12 +145,12 @@ class RadialFactor:
         self.shells = tabulated(Profile(fixed, key and (type(measure), *key)), num_shells)
 
     def frequencies(self, own: Tensor) -> Tensor:
-        """Frequencies `[.., d]` from r direction `[.., p]`."""
+        """Scale and turn r direction `[.., p]` to frequencies `[.., d]`."""
         own = own * self.scale
         return own if self.frame is None else own @ self.frame
 
     def at(self, shell: np.ndarray, fraction: np.ndarray, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """Frequencies `[.., f, d]` at places in the shells, and the log mass of a shell by the density there `[.., f]`.
+        """Compute frequencies `[.., f, d]` at places in the shells, and log density times shell width, `[.., f]`.
 
         Frequencies are constants; the density carries the gradient with respect to hyperparameters.
         """
@@ -165,7 +165,7 @@ class RadialFactor:
 
 
 def directed(U: Tensor, half: bool) -> tuple[Tensor, Tensor]:
-    """A uniform number `[..]` for the radius and a direction `[.., p]`, as even as the uniforms `[.., p]` are."""
+    """Map uniforms `[.., p]` to one uniform number `[..]` for the radius and a direction `[.., p]`, equally even."""
     p = U.shape[-1]
     if p == 1:
         u = U[..., 0] if half else (2 * U[..., 0] - 1).abs()
@@ -183,10 +183,10 @@ def directed(U: Tensor, half: bool) -> tuple[Tensor, Tensor]:
 def radial_pilot(
     shells: RadialShells, half: bool, count: int, columns: int, first: int, least: float
 ) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """Waves along the whole spectrum: r direction `[k, p]`, S / q `[k]` and log r `[k]`.
+    """Make waves along the whole spectrum: r direction `[k, p]`, S / q `[k]` and log r `[k]`.
 
-    They follow the density as it is, and with stretched radii. Others are spread evenly over log r, from the median to
-    where the share `least` of the spectrum lies beyond.
+    A third of the waves follow the density, and a third the density of stretched radii. The others are spread evenly
+    over log r, from the median to the radius beyond which the share `least` of the spectrum lies.
 
     Args:
         count, columns, first: the waves are made from the columns from `first` on of a net `[count, columns]`.
@@ -206,7 +206,7 @@ def radial_pilot(
 
 
 def inverse_cdf(q: np.ndarray, u: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """The cells `[.., f]` with probabilities q `[c]` that uniforms u `[.., f]` fall in, and how far into these."""
+    """Find the cells `[.., f]` of probabilities q `[c]` in which uniforms u `[.., f]` fall, and the positions there."""
     cdf = q.cumsum()
     cdf /= cdf[-1]
     at = as_numpy(u)
@@ -219,11 +219,11 @@ def inverse_cdf(q: np.ndarray, u: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(eq=False)
 class LeverageTable:
-    """What data leave open of features, by the cells of one coordinate, or of several independent ones.
+    """The leverage of features by the cells of one coordinate, or of several independent coordinates.
 
     `masses` are the shares of each coordinate's cells, and `levels` their leverage, scaled to a mean of one. `size` is
-    the mean variance of the features at the reference points, and `left` the mean leverage. `propose` sets the
-    probabilities of the cells, and the share of all features that have this table.
+    the mean variance of the features at the reference points, and `left` the mean leverage. `propose` sets `proposal`,
+    the probabilities of the cells, and `share`, the share of all features that are drawn from this table.
     """
 
     masses: list[np.ndarray] = field(default_factory=list)
@@ -235,7 +235,7 @@ class LeverageTable:
 
 
 class Pilot(NamedTuple):
-    """Waves of a summand that are always the same, up to its scales."""
+    """Waves of a summand at which leverage is computed. They are always the same, up to scales."""
 
     theta: Tensor  # [m k, d]: k of them about each of m atoms
     chosen: np.ndarray  # [m], these atoms
@@ -265,7 +265,7 @@ class Summand:
         return len(self.radial[0].shells.masses) if self.radial else 1
 
     def pilot(self, num_atoms: int, count: int, least: float) -> Pilot:
-        """`count` waves about each of `num_atoms` atoms (see `radial_pilot`), or the atoms where nothing is radial."""
+        """Make `count` waves about each of `num_atoms` atoms by `radial_pilot`, or one if there is no radial factor."""
         c, count = len(self.mass), count if self.radial else 1
         near, chosen = np.arange(c) * num_atoms // c, -(-np.arange(num_atoms) * c // num_atoms)
         theta, ratios, places = plain(self.atoms)[chosen, None], np.ones((len(self.radial), count)), []
@@ -277,7 +277,7 @@ class Summand:
         return Pilot(theta.flatten(0, 1), chosen, near, ratios, places)
 
     def waves(self, count: int, num_bases: int, generator: torch.Generator) -> tuple[Tensor, np.ndarray, Tensor]:
-        """Frequencies `[g, f, d]`, their atoms `[g, f]`, and log S / q `[g, f]`, by the proposals of the table."""
+        """Draw frequencies `[g, f, d]`, their atoms `[g, f]` and log S / q `[g, f]` from the table's proposal."""
         p = [f.num_uniforms for f in self.radial] or [1]
         if len(self.radial) == 1 and p[0] >= 3:
             places = [even(num_bases, count, p[0], generator)]
@@ -303,7 +303,7 @@ class Summand:
 
 
 def summands(term: Term, input_dim: int, settings: Leverage = Leverage()) -> list[Summand]:  # noqa: B008
-    """The summands of a term: none where its spectrum is not made of radial densities and atoms, or has too many."""
+    """List the summands of a term. There are none if its spectrum is not made of radial densities and few atoms."""
     if term.own or not term.stationary or monomial_count(list(term.forms)) > settings.largest_products:
         return []
     products, coefficients = torch.zeros(1, 0, dtype=torch.long, device="cpu"), term.variance.new_ones(1)
@@ -337,8 +337,7 @@ def set_tables(
     """Set the tables of summands by the leverage of their pilot waves, all of which are evaluated together."""
     d, t, num = len(origin), posterior.kernel.num_outputs, settings.num_pilot
     variances = [float(plain(s.variance)) for s in found]
-    # The posterior variance is hardly less than this share of the prior's: there the tail ends. A power of ten, so that
-    # pilots that are kept serve again.
+    # The posterior variance is hardly less than this share of the prior's. A power of ten, for the sake of caches.
     least = float(plain(posterior.noise).min()) / (len(posterior.sites) * max(sum(variances), 1e-300))
     least = 10.0 ** math.floor(math.log10(max(least, 1e-10)))
     num_atoms = [min(len(s.mass), settings.num_atoms if s.radial else num) for s in found]
@@ -370,7 +369,7 @@ def set_tables(
 
 
 def tabulated(s: Summand, p: Pilot, lev: np.ndarray, x: Tensor, settings: Leverage) -> LeverageTable:
-    """The table of a summand from the leverage `[m, k]` of its pilot waves."""
+    """Make the table of a summand from the leverage `[m, k]` of its pilot waves and the reference points x."""
     sizes = mass = as_numpy(s.mass)  # [c]
     if s.products.shape[1]:
         squares = torch.nn.functional.pad(x.cpu(), (0, 1), value=1.0).square()
@@ -392,7 +391,7 @@ def tabulated(s: Summand, p: Pilot, lev: np.ndarray, x: Tensor, settings: Levera
 
 
 def smoothed(at: np.ndarray, values: np.ndarray, weights: np.ndarray, index: np.ndarray, most: int) -> np.ndarray:
-    """Positive values `[m, k]` at places `[k]`, averaged over runs of neighbours and interpolated in logarithms."""
+    """Average positive values `[m, k]` at places `[k]` over runs of neighbours, and interpolate their logarithms."""
     order = np.argsort(at, kind="stable")
     count = max(1, min(most, len(at) // 4))
     first = -(-np.arange(count) * len(at) // count)
@@ -407,10 +406,10 @@ def smoothed(at: np.ndarray, values: np.ndarray, weights: np.ndarray, index: np.
 
 
 def propose(tables: Sequence[LeverageTable], bound: float, smallest_gain: float) -> bool:
-    """Set every table's proposal q ~ S sqrt(lev^2 + b) and its share of the features, with the smallest b allowed.
+    """Set the tables' proposals q ~ S sqrt(lev^2 + b) and shares of the features, with the smallest b within `bound`.
 
-    Without leverage half of the features are shared equally, half by variance; b is relative to those. They are taken
-    where leverage gains too little: False is returned then.
+    Without leverage, q = S, and half of the features are shared equally and half by variance; b is relative to these
+    shares. If leverage gains too little, they are set, and the result is False.
     """
     sizes, left = (np.array([getattr(table, name) for table in tables]) for name in ("size", "left"))
     sizes, left = (each / (each.sum() or 1.0) for each in (sizes, left))  # [v]
@@ -422,7 +421,7 @@ def propose(tables: Sequence[LeverageTable], bound: float, smallest_gain: float)
     ]
 
     def errors(b: float) -> tuple[np.ndarray, float, float]:
-        """Shares; and squared errors far from the data, relative to plain ones, and among the data."""
+        """Shares, the squared error far from the data relative to q = S, and the squared error among the data."""
         far, near = np.ones(len(tables)), left**2
         for v, m, tilted, own in each:
             t = np.sqrt(tilted + b)
@@ -488,12 +487,14 @@ def leverage(
     generator: torch.Generator,
     settings: Leverage = Leverage(),  # noqa: B008
 ) -> list[Coupled]:
-    """At most `count` features for all of some summands together, for each basis asked for, by their leverage.
+    """Draw at most `count` features by leverage for some summands together, for each basis of the spec.
+
+    Features come in pairs, so that an odd `count` is rounded down.
 
     Args:
-        found: the summands of some terms, by `summands`.
-        origin: about which phases are taken, `[d]`.
-        posterior: the data that leverage is given.
+        found: the summands of some terms, from `summands`.
+        origin: the point `[d]` about which phases are taken.
+        posterior: the posterior that leverage is given.
     """
     exact = [s for s in found if not s.radial]  # where atoms are few, all are taken
     size = 2 * sum(len(s.mass) for s in exact)
@@ -517,9 +518,9 @@ def leverage(
 
 
 def _features(s: Summand, theta: Tensor, atom: np.ndarray, power: Tensor, origin: Tensor) -> Coupled:
-    """Cosines and sines of frequencies `[g, f, d]`, times the monomials of their atoms `[g, f]`.
+    """Make cosines and sines of frequencies `[g, f, d]`, times the monomials of their atoms `[g, f]`.
 
-    The squares of the amplitudes are variance * power `[g, f]`.
+    The squares of the amplitudes are the summand's variance times `power` `[g, f]`.
     """
     basis = Pairs(theta, (s.variance * power).sqrt())
     products = s.products[atom]  # [g, f, degree]
@@ -531,11 +532,10 @@ def _features(s: Summand, theta: Tensor, atom: np.ndarray, power: Tensor, origin
 
 
 def whole_numbers(total: int, shares: np.ndarray) -> np.ndarray:
-    """`total` in whole numbers by shares, at least one each."""
+    """Split `total` into whole numbers by shares, with at least one each."""
     numbers = np.maximum(1, (total * shares / shares.sum()).astype(int))
-    largest = numbers.argmax()
-    numbers[largest] = max(1, numbers[largest] + total - numbers.sum())
-    while numbers.sum() > max(total, len(numbers)):  # the largest alone could not make up for all that have one
+    numbers[numbers.argmax()] += max(0, total - numbers.sum())
+    while numbers.sum() > max(total, len(numbers)):
         numbers[numbers.argmax()] -= 1
     return numbers
 
@@ -544,7 +544,7 @@ def whole_numbers(total: int, shares: np.ndarray) -> np.ndarray:
 
 
 def even(num_bases: int, count: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Stratified uniforms `[g, count]` for radii, and directions `[g, count, dim]` that are even at all of these."""
+    """Draw stratified uniforms `[g, count]` for radii, and directions `[g, count, dim]` that are even at all radii."""
     sizes, low, width = strata(count)
     u = rand((num_bases, count), generator).cpu()
     # A rotation of each set, for each basis.
@@ -555,7 +555,7 @@ def even(num_bases: int, count: int, dim: int, generator: torch.Generator) -> tu
 
 @kept(128)
 def strata(count: int) -> tuple[list[int], Tensor, Tensor]:
-    """`count` directions as sets of few sizes, since sets are kept; where each one's stratum begins, and its width."""
+    """Split `count` directions into sets of few sizes, since sets are cached; and the radii of each set into strata."""
     sizes, left = [], count
     for size in (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1):
         sizes += [size] * (left // size)
@@ -566,12 +566,12 @@ def strata(count: int) -> tuple[list[int], Tensor, Tensor]:
 
 @kept(128)
 def near_design(size: int, dim: int) -> Tensor:
-    """Directions `[size, dim]` that are even altogether and in every run of neighbours: always the same.
+    """Make directions `[size, dim]` that are even altogether and in every run of neighbours. They are always the same.
 
-    Polynomials of degree 2t are integrated as by the sphere where the frame potential, the sum of (u_i . u_j)^2t over
-    all pairs, is least. Thirty steps of descent on those of degrees 2, 4 and 6 find directions far better than a Sobol
-    net's. Neighbours, which have radii alike, repel each other more. The potential does not know signs, as a pair of
-    features does not; signs then balance neighbours. In float64: rounding has no say in where the descent leads.
+    Directions integrate polynomials of degree 2t as the sphere does if the frame potential, the sum of (u_i . u_j)^2t
+    over all pairs, is least. Thirty steps of descent on the potentials of degrees 2, 4 and 6 find directions far better
+    than a Sobol net's. Neighbours, which have similar radii, repel each other more. At last the signs, which the
+    potential does not see, are chosen to balance neighbours. Float64 makes the descent the same everywhere.
     """
     start = torch.randn(size, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
     u = torch.nn.functional.normalize(start, dim=1)

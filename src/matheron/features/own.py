@@ -1,4 +1,4 @@
-"""Features of a kernel's own: maps from points to functions, as bases."""
+"""Bases of features that a kernel defines itself, as a map from points to features."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .leverage import Leverage, resampled
 from .residuals import Reference
 
 FeatureMap = Callable[[Tensor], Tensor]
-# Fourier features beside each feature of a finite kernel, at the least.
+# The least number of Fourier features that multiply each feature of a finite kernel.
 _FEWEST = 64
 
 
 class MappedBasis(Basis):
-    """sqrt(variance) phi_i(x), with phi a map from points `[n, d]` to `[n, c]`: one for each version of the basis.
+    """A basis sqrt(variance) phi_i(x) with a map phi from points `[n, d]` to features `[n, c]`, one for each version.
 
-    Gradients are by automatic differentiation. It can be saved where the maps are values.
+    Gradients are by automatic differentiation. The basis can be saved if the maps are values.
     """
 
     shapes = "amplitudes: g c, origin: d"
@@ -56,7 +56,7 @@ class MappedBasis(Basis):
         return self.amplitudes
 
     def values(self, x: Tensor) -> Tensor:
-        x = x + self.origin  # points arrive about the origin; the map wants them whole
+        x = x + self.origin  # points are given about the origin, but the map needs them as they are
         if len(self.maps) == 1:
             return self.maps[0](x.reshape(-1, x.shape[-1])).unflatten(0, x.shape[:-1])
         return torch.stack([phi(at) for phi, at in zip(self.maps, x.expand(len(self.maps), -1, -1), strict=True)])
@@ -75,10 +75,10 @@ class MappedBasis(Basis):
 
 
 class DrawnFeatures(Value):
-    """The map that a kernel's `features` draws with random numbers of a seed: saved as the kernel and the seed.
+    """The map that a kernel's `features` draws with random numbers of a seed. It is saved as the kernel and the seed.
 
-    A file that is loaded draws the map again, by the code of the kernel's class, and its values at the point `probe`
-    must be those that were saved.
+    When a file is loaded, the code of the kernel's class draws the map again. Its values at the point `probe` must then
+    be those that were saved.
     """
 
     fields = ("count", "seed")
@@ -115,7 +115,7 @@ class DrawnFeatures(Value):
         return self.map[0]
 
     def chosen(self, columns: Tensor) -> DrawnFeatures:
-        """Some of the features, where the map has a method of this name."""
+        """Select some of the features, if the map has a method of this name."""
         return DrawnFeatures(self.kernel, self.count, self.seed, self.probe, columns)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class DrawnFeatures(Value):
 
 
 def as_columns(kernel: Kernel, Phi: object, x: Tensor) -> Tensor:
-    """Features of points x `[n, d]`, which must be `[n, c]`."""
+    """Check that the features of points x `[n, d]` are a tensor `[n, c]`."""
     if not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != len(x):
         got = list(Phi.shape) if isinstance(Phi, Tensor) else type(Phi).__name__
         raise ValueError(
@@ -134,7 +134,11 @@ def as_columns(kernel: Kernel, Phi: object, x: Tensor) -> Tensor:
 
 
 def drawn_map(kernel: Kernel, count: int, generator: torch.Generator, probe: Tensor) -> Value:
-    """A map of a kernel's own features, which can be saved where the kernel can; `probe` is a point `[d]`."""
+    """Draw a map of a kernel's own features. It can be saved if the kernel can.
+
+    Args:
+        probe: a point `[d]` at which the map is tried.
+    """
     seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
     phi = kernel.features(count, torch.Generator().manual_seed(seed))
     if isinstance(phi, Value) and not any(isinstance(part, OwnFunction) for part in phi.modules()):
@@ -145,7 +149,7 @@ def drawn_map(kernel: Kernel, count: int, generator: torch.Generator, probe: Ten
 
 
 class FormFeatures(Value):
-    """Features of <x, x'> = sum_i c_i x_i x'_i + c_d: (x, 1) times the roots of the coefficients that are not zero."""
+    """Features of <x, x'> = sum_i c_i x_i x'_i + c_d: (x, 1) times the roots of the nonzero coefficients."""
 
     fields = ("dims",)
 
@@ -159,9 +163,9 @@ class FormFeatures(Value):
 
 
 class ProductFeatures(Value):
-    """Products of all features of maps that have few, `few`, and of Fourier features `waves`, where there are any.
+    """All products of the features of some maps, `few`, which have few features, and of Fourier features `waves`.
 
-    It is a map of points `[n, d]`, of which the waves have those about `origin`.
+    The map takes points `[n, d]`. The waves take them about `origin`.
     """
 
     shapes = "origin: d"
@@ -181,8 +185,8 @@ class ProductFeatures(Value):
 class SampledProducts(Value):
     """Random products of features: column i is weight_i prod_j phi_j(x)[columns_ji] times the i-th of some cosines.
 
-    With columns drawn independently for each factor, of probabilities p_j, and weights prod_j p_j^-1/2, the mean over
-    the columns' draws of all products together is prod_j phi_j(x) . phi_j(x'), whatever the maps are.
+    The columns are drawn independently for each factor, with probabilities p_j, and the weights are prod_j p_j^-1/2.
+    Then the sum of the products at x and x' has the mean prod_j phi_j(x) . phi_j(x'), for all maps.
     """
 
     shapes = "columns: j c, weights: c, origin: d"
@@ -193,7 +197,7 @@ class SampledProducts(Value):
         super().__init__(columns=columns, weights=weights, origin=origin, maps=Parts(maps), waves=waves)
 
     def chosen(self, index: Tensor) -> SampledProducts:
-        """Some of the products."""
+        """Select some of the products."""
         waves = self.waves and self.waves.mapped(lambda b: b[:, index])
         return SampledProducts(list(self.maps), self.columns[:, index], self.weights[index], self.origin, waves)
 
@@ -211,7 +215,10 @@ def _finite(kernel: Kernel) -> bool:
 
 
 def _sampled(sizes: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """`count` columns by their mean squares `[c]`, half in proportion and half evenly, in random order; p of each."""
+    """Draw `count` columns in random order, half in proportion to their mean squares `[c]` and half evenly.
+
+    Returns the columns and their probabilities, `[count]` each.
+    """
     sizes = sizes.nan_to_num(0.0).clamp_min(1e-300)
     p = 0.5 * sizes / sizes.sum() + 0.5 / len(sizes)
     u = (torch.arange(count, dtype=torch.float64, device="cpu") + rand((1,), generator).cpu()) / count
@@ -223,10 +230,10 @@ def _sampled(sizes: Tensor, count: int, generator: torch.Generator) -> tuple[Ten
 def _of_product(
     term: Term, count: int, num_bases: int, points: Tensor, origin: Tensor, generator: torch.Generator
 ) -> list[Value]:
-    """The maps of a product of kernels with features of their own, linear forms and a stationary kernel.
+    """Make the maps of a product of kernels with features of their own, linear forms and a stationary kernel.
 
-    Where the former have few features, all of their products are taken, each with Fourier features of its own; else
-    `count` random ones, each with a cosine or a sine of one frequency.
+    If the kernels and forms have few features, all of their products are taken, each times Fourier features of its own.
+    Otherwise `count` products are drawn at random, each times a cosine or a sine of one frequency.
     """
     one = replace(term, variance=torch.ones_like(term.variance))
     forms: list[Value] = [FormFeatures(c.cpu()) for c in term.forms]
@@ -257,7 +264,7 @@ def _of_product(
 
 
 def _waves(term: Term, input_dim: int, count: int, generator: torch.Generator) -> list[Basis]:
-    """Fourier features of the stationary part of a term, of one basis."""
+    """Make Fourier features of a term's stationary part, for one basis."""
     return fourier(term, input_dim, count, kind="sobol", num_bases=1, generator=generator)
 
 
@@ -272,14 +279,16 @@ def own_features(
     bound: float = Leverage.far,
     candidates: int = 32,
 ) -> tuple[Basis, bool]:
-    """The features that a term's own kernels give, `num_bases` times over, and whether they are chosen by leverage.
+    """Make the features that a term's own kernels define, for `num_bases` bases; say whether leverage chose them.
 
-    That takes a map with a method `chosen(index)`, the map to some of its features: from several times as many those
-    that matter at the reference points are chosen, within `bound`.
+    Features are chosen by leverage if the map has a method `chosen(index)`, which returns the map to some of its
+    features. They are then chosen from a pool (`leverage.resampled`). Otherwise the features are plain.
 
     Args:
-        data: points `[n, d]`, at some of which features are compared with the kernel.
-        candidates: features in the pool, for each that is chosen.
+        data: points `[n, d]`. The features are compared with the kernel at some of them.
+        reference: the reference points of leverage; None for plain features.
+        bound: bound on the squared error far from the data, relative to plain features.
+        candidates: the number of features in the pool for each that is chosen.
     """
     points = origin[None] if data is None or not len(data) else _some(data.detach().double().cpu())
     variance = term.variance.cpu()
@@ -327,5 +336,5 @@ def _has_choice(phi: Value) -> bool:
 
 
 def _some(points: Tensor, most: int = 32) -> Tensor:
-    """Points `[r, d]`, evenly among the rows of `[n, d]`."""
+    """Select points `[r, d]` evenly among the rows of `[n, d]`."""
     return points[torch.linspace(0, len(points) - 1, min(most, len(points)), device="cpu").long()]

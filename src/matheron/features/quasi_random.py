@@ -14,10 +14,10 @@ from .features import rand
 
 
 def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> Tensor:
-    """One Sobol net per basis, `[g, count, p]`: the plain net under a digital shift of its own: independent bases.
+    """Draw a Sobol net `[g, count, p]` for each basis: one plain net, under random digital shifts.
 
-    The coordinates of a point (frequencies and mixing variables of all factors) come from one net: that is what makes
-    them jointly uniform. The net's dimension is p, never the number of features, which may therefore be any.
+    The bases are independent. All coordinates of a point (frequencies and mixing variables of all factors) come from
+    one net, which makes them jointly uniform. The net's dimension is p, and not the number of features.
     """
     if dims == 0:
         return torch.zeros(num_bases, count, 0, dtype=torch.float64, device=generator.device)
@@ -29,18 +29,18 @@ def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> 
 
 @kept(32)
 def _plain_net(count: int, dims: int) -> Tensor:
-    """The net without a shift, as whole numbers."""
+    """Make the net without a shift, as whole numbers."""
     return SobolEngine(dims).draw(count, dtype=torch.float64).mul_(2**SobolEngine.MAXBIT).long()
 
 
 @kept(32)
 def fixed_net(count: int, dims: int) -> Tensor:
-    """A scrambled Sobol net `[count, dims]` that is always the same, off the corners."""
+    """Make a scrambled Sobol net `[count, dims]` that is always the same, and clamp it off the corners."""
     return Sobol(dims, seed=0).next(count).clamp_(2**-30, 1 - 2**-30)
 
 
 def orthogonal(normal: Tensor) -> Tensor:
-    """Orthogonal matrices, uniform over all, from matrices `[..., d, d]` of standard normal numbers."""
+    """Make uniformly distributed orthogonal matrices of matrices `[..., d, d]` of standard normal numbers."""
     Q, R = torch.linalg.qr(normal)
     return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
 
@@ -48,7 +48,7 @@ def orthogonal(normal: Tensor) -> Tensor:
 def stratified_frequencies(
     measure: SpectralMeasure, count: int, num_bases: int, generator: torch.Generator, device: torch.device
 ) -> Tensor:
-    """Frequencies `[g, count, d]` whose directions are orthogonal in blocks of d and whose radii are stratified."""
+    """Draw frequencies `[g, count, d]` with directions that are orthogonal in blocks of d, and stratified radii."""
     if not isinstance(measure, Elliptical) or getattr(measure, "shift", None) is not None:
         raise ValueError(
             'features="orthogonal" needs a kernel of one distance in all dimensions (RBF, Matern, RationalQuadratic); '

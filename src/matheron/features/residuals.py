@@ -1,4 +1,4 @@
-"""What data leave open: a typical posterior variance, and the residuals of functions at reference points."""
+"""What data leave undetermined: a typical posterior variance, and residuals of functions at reference points."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from .quasi_random import fixed_net
 def posterior_scale(
     kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool = False, num_places: int = 32, num_neighbours: int = 128
 ) -> float:
-    """A typical posterior variance between the data X `[n, d]`, whose noise has variances `[n]`.
+    """Estimate a typical posterior variance between data X `[n, d]` whose noise has variances `[n]`.
 
-    An average over places in the data's bounding box, each given its nearest data: local kriging, at a cost linear in
-    n. Of several outputs the one of largest variance counts, as if all data were of it. With `at_data` it is the
-    geometric mean of that and of the average at the data, each given the others: where these lie on a line, at an edge
-    or in clusters, much less is left open near them.
+    The posterior variance is averaged over random places in the data's bounding box. At each place it is the variance
+    given the nearest data alone (local kriging), so that the cost is linear in n. If there are several outputs, the one
+    of largest variance counts, as if all data were of it.
 
     Args:
-        num_places: where the posterior variance is estimated, and as many data again with `at_data`.
-        num_neighbours: data that each of them is given: the nearest ones.
+        at_data: whether to return the geometric mean of that average and the average at some of the data, each given
+            the others. Near data that lie on a line, at an edge or in clusters, the variance is much smaller.
+        num_places: the number of places, and also of data with `at_data`.
+        num_neighbours: the number of nearest data that each place is given.
     """
     coupled = [
         (1.0 if B is None else float(B.detach().diagonal().max()), k)
@@ -64,20 +65,21 @@ def posterior_scale(
 
 
 def nearest(places: Tensor, X: Tensor, k: int) -> Tensor:
-    """The numbers `[p, k]` of the points X `[n, d]` that are nearest to places `[p, d]`."""
+    """Find the indices `[p, k]` of the k points of X `[n, d]` that are nearest to each of some places `[p, d]`."""
     some = places.split(max(1, (1 << 23) // len(X)))  # distances that are in memory at once
     return torch.cat([torch.cdist(part, X).topk(k, largest=False).indices for part in some])
 
 
 class Reference:
-    """Points x where the posterior matters, and the weights G = (K + noise)^-1 k(X, x) of the data there.
+    """Reference points x where the posterior matters, and the weights G = (K + noise)^-1 k(X, x) of the data there.
 
     Args:
-        domain, where: the box, or points like those, where functions will be called; None where that is not known.
+        posterior: the kernel, the data and their noise.
+        domain, where: the box where functions will be called, or points like those where they will; None if unknown.
         lengths: typical lengths `[d]` over which the functions vary.
-        num_points: how many reference points there are.
-        largest_whole: data of which all are used. Of more, those nearest to the reference points are.
-        num_data: how many those are, at the most.
+        num_points: the number of reference points.
+        largest_whole: the largest number of data of which all are used. Of more data, the nearest ones are used.
+        num_data: the largest number of nearest data.
     """
 
     @outside()  # the choice of features is not differentiated
@@ -97,9 +99,9 @@ class Reference:
         x = kernel.nearest(reference_points(X.cpu(), plain(domain), plain(where), lengths, num_points).to(X.device))
         self.at_x = Sites(x, None if sites.outputs is None else torch.arange(len(x), device=X.device) % t)
         state = posterior.state if isinstance(posterior.state, CholeskyState) else None
-        # A factor in float32 has digits enough. One that is in a graph need not have.
+        # A factor in float32 is accurate enough, unless it is in a graph.
         if state is None or len(X) > largest_whole or (state.L.dtype != torch.float64 and state.L.requires_grad):
-            state = None  # a factor of our own, for fewer data
+            state = None  # the covariance is factored anew
             if len(X) > num_data:
                 scale = lengths.to(X)
                 chosen = nearest(x / scale, X / scale, num_data // len(x)).flatten().unique()
@@ -115,24 +117,25 @@ class Reference:
             G, noise = solved(plain(state.L), K_Xx.to(state.L)), noise + state.jitter
         self.sites = concatenated(self.at_x, sites)  # r + n of them
         self.noise_variance = as_numpy(noise @ G.double().square())  # noise |G|^2, [r]
-        # Rounding adds about eps^2 |G|^2 to the square of a residual. Noise has more, unless there is next to none.
+        # Rounding adds about eps^2 |G|^2 to the square of a residual. With noise, that is less than noise |G|^2.
         variance = float(coupled_diagonal(kernel, self.at_x).max())
         noisy = isinstance(sites, Sites) and float(noise.min()) > 1e-9 * variance
         self.G = G.float() if noisy else G
 
     def residual_power(self, values: Tensor) -> Tensor:
-        """|phi_c(x) - G^T phi_c(X)|^2 `[r, c]` of features phi_c, from their values `[r + n, c]` at the sites."""
+        """Compute |phi_c(x) - G^T phi_c(X)|^2 `[r, c]` of features from their values `[r + n, c]` at the sites."""
         at_x, at_X = values.to(self.G).split([len(self.at_x), len(self.G)])
         return torch.addmm(at_x, self.G.mT, at_X, alpha=-1).square_()
 
     @outside()
     def wave_power(self, theta: Tensor, products: Tensor | None, roots: Tensor | None, origin: Tensor) -> np.ndarray:
-        """|r_theta(x)|^2 `[r, k]` of k complex waves e^{i theta . (x - origin)}.
+        """Compute |r_theta(x)|^2 `[r, k]` of k complex waves e^{i theta . (x - origin)}.
 
         Args:
-            products: the monomial that each is multiplied with, as coordinates of (x, 1), `[k, degree]`.
-            roots: of several outputs the root R of the coupling, for each wave, `[k, t, t]`. The powers of the waves
-                times each column of R are summed.
+            theta: the frequencies, `[k, d]`.
+            products: the monomial that multiplies each wave, as coordinates of (x, 1), `[k, degree]`; or None.
+            roots: for several outputs, the root R `[k, t, t]` of each wave's coupling. The powers of the wave times all
+                columns of R are summed.
         """
         theta, total = theta.to(self.G.device), None
 
@@ -164,11 +167,12 @@ class Reference:
 def reference_points(
     X: Tensor, domain: Tensor | None, where: Tensor | None, lengths: Tensor, count: int = 64
 ) -> Tensor:
-    """Points `[r, d]` that represent where paths will be called: the same at every draw.
+    """Choose points `[r, d]` that represent where paths will be called. They are the same at every draw.
 
-    They are those of `where`, if given. Otherwise half of them, or three quarters with a `domain`, are in that box or
-    in the data's box widened by 40%. The others lie between neighbours among the data, which finds clusters. Most of
-    these are at all small distances from a datum, since rough paths have frequencies of their own at each.
+    If `where` is given, they are some of its points. With a `domain`, three quarters of them are in that box. Otherwise
+    half of them are in the data's box, widened by 40%. The others lie between neighbours among the data, which finds
+    clusters. Most of these are close to a datum, at distances over three orders of magnitude, since different
+    frequencies of a rough path matter at each.
     """
     n, d = X.shape
     if where is not None and len(where):
@@ -191,7 +195,8 @@ def reference_points(
     scaled = X / size
     neighbours = torch.cdist(scaled[which], scaled).topk(min(n, 2 * d + 1), largest=False).indices
     other = X[neighbours[number, 1 + number % (neighbours.shape[1] - 1)]]
-    # How far from a datum to its neighbour: every fourth in the middle, the others evenly in the log distance.
+    # The distance from a datum, as a share of that to its neighbour: a quarter of the points are in the middle, and the
+    # logarithms of the other distances are even.
     u = points[:near, :1]
     between = torch.where((number % 4 == 0)[:, None], 0.2 + 0.6 * u, 0.5 * (1 / 3000) ** (1 - u))
     return torch.cat([inside, some + between * (other - some)])
@@ -199,7 +204,11 @@ def reference_points(
 
 @torch.no_grad()
 def posterior_at(kernel: Kernel, sites: Observed, noise: Tensor, largest: int = 4000) -> FactoredPosterior:
-    """The posterior given data at some sites, of this noise: for the choice of a basis, which needs no targets."""
+    """Make the posterior given data at some sites with this noise. It has no targets: choosing a basis needs none.
+
+    Args:
+        largest: the largest number of data whose covariance is factored here.
+    """
     kernel, sites = kernel.to(noise.device, torch.float64), sites.double()
     operator = KernelOperator(kernel, sites, noise.double() + 1e-10 * coupled_diagonal(kernel, sites).mean())
     state = Cholesky().init(operator) if len(sites) <= largest else None
@@ -207,12 +216,12 @@ def posterior_at(kernel: Kernel, sites: Observed, noise: Tensor, largest: int = 
 
 
 def to_come(kernel: Kernel, X: Tensor, noise: float = 1e-6) -> tuple[Sites, Tensor]:
-    """Points `[n, d]` as data to come of every output, and a noise that is as small as theirs may be.
+    """Make sites of points `[n, d]` where data are expected, for every output, and a small noise for them.
 
-    Frequencies for little noise also serve for more: those for much noise do not serve for less.
+    Frequencies that are chosen for little noise also serve for more, but not the other way round.
 
     Args:
-        noise: of the data to come, in variances of the prior.
+        noise: the noise of the expected data, in variances of the prior.
     """
     sites = Sites.every_output(X, kernel.num_outputs)
     return sites, noise * coupled_diagonal(kernel.to(X.device, torch.float64), sites.double())

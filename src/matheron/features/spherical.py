@@ -23,7 +23,7 @@ from .residuals import posterior_scale
 
 
 class Spectrum(NamedTuple):
-    """Legendre coefficients a_l `[degree + 1]`, and the share of the variance beyond the degree."""
+    """Legendre coefficients a_l `[degree + 1]` and the share of the variance beyond the degree."""
 
     coefficients: Tensor
     lost: float
@@ -32,8 +32,8 @@ class Spectrum(NamedTuple):
 class SphericalHarmonics(Basis):
     """Real orthonormal spherical harmonics of points `[n, 3]` about the sphere's centre, with amplitudes sqrt(a_l).
 
-    A square of coefficients [i, j] has, on and above its diagonal, cosines of order m = i and degree l = j; below it,
-    sines of order m = degree + 1 - i and degree l = m + j.
+    The coefficients are a square [i, j]. On and above its diagonal are cosines of order m = i and degree l = j. Below
+    the diagonal are sines of order m = degree + 1 - i and degree l = m + j.
 
     >>> import torch
     >>> from matheron.features.spherical import SphericalHarmonics
@@ -151,8 +151,8 @@ def spherical_features(
 ) -> Features | None:
     """Features of a kernel on the sphere of a centre `[3]` and a radius.
 
-    None where there are none: for kernels that depend on more than the angle between two points, and for those whose
-    lengthscales are so short that more than a hundredth of the variance is beyond the largest degree.
+    The result is None for kernels that depend on more than the angle between two points. It is also None if the
+    lengthscale is so short that more than a hundredth of the variance is beyond the largest degree.
 
     Args:
         data: points `[n, 3]` and the variances of their noise `[n]`.

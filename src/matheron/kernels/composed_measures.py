@@ -1,5 +1,6 @@
-"""Spectral measures of kernels that repeat themselves, and of kernels that are made of others: products, sums, kernels
-of some coordinates or of moved ones.
+"""Spectral measures of periodic kernels, and of kernels that are made of others: products, sums, moved kernels.
+
+`components` writes a measure as a sum of convolutions of atoms and elliptical measures.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ class Compound(Elliptical):
 
 
 def compound(given: Sequence[SpectralMeasure]) -> Elliptical | None:
-    """The convolution of measures, where it is elliptical.
+    """Convolve measures if the result is elliptical, as the product of their kernels is then radial.
 
-    None where lengthscales are not proportional, where derivatives in them are wanted, or where there are shifts (but
-    of one normal among normals).
+    The result is None if lengthscales are not proportional, or if derivatives with respect to shapes or ratios are
+    needed. It is also None if there are shifts, except for one shifted normal among normals.
     """
     measures = [m for m in given if isinstance(m, Elliptical)]
     if len(measures) < len(given):
@@ -88,7 +89,7 @@ def compound(given: Sequence[SpectralMeasure]) -> Elliptical | None:
 
 
 def _kind(measure: Elliptical) -> tuple[str, float]:
-    """What its variance is distributed like: fixed, the inverse of a Gamma variable, or one itself."""
+    """The law of a normal mixture's variance: fixed, the inverse of a Gamma variable, or a Gamma variable."""
     if isinstance(measure, Student):
         return "inverse", measure.nu
     if isinstance(measure, GammaScaled):
@@ -97,10 +98,10 @@ def _kind(measure: Elliptical) -> tuple[str, float]:
 
 
 def _variances(dim: int, *parts: tuple[float, str, float], least_mass: float = 1e-14) -> tuple[np.ndarray, np.ndarray]:
-    """Variances of the normals and their log masses: the trapezoidal rule in the logarithm of every Gamma variable.
+    """Discretise a normal mixture: variances and log masses by the trapezoidal rule in the log of each Gamma variable.
 
-    Integrands are smooth over 1 / sqrt(a + d / 2) or so of it, and the rule's error falls exponentially below that.
-    Variances of less mass than `least_mass` do not count.
+    Integrands are smooth at the scale 1 / sqrt(a + d / 2), and the rule's error falls exponentially for smaller steps.
+    Variances with masses below `least_mass` are left out.
     """
     step = min(0.5, 1 / math.sqrt(dim / 2 + max(a for _, _, a in parts)))
     variance, log_mass = np.zeros(1), np.zeros(1)
@@ -123,7 +124,7 @@ def _variances(dim: int, *parts: tuple[float, str, float], least_mass: float = 1
 def _joined(
     variance: np.ndarray, log_mass: np.ndarray, largest: int = 2000, near: float = 0.02
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As they are up to `largest` variances; beyond, those that are `near` in logarithms become one, their mean."""
+    """Join variances whose logarithms differ by less than `near` into their mean, if there are more than `largest`."""
     if len(variance) <= largest:
         return variance, log_mass
     at = np.log(variance)
@@ -138,9 +139,11 @@ def _joined(
 def _table(
     dim: int, *parts: tuple[float, str, float], num_points: int = 1024, least_below: float = 1e-12
 ) -> tuple[float, float, Tensor, Tensor]:
-    """The first log radius, the step, and at every point the log density and its change over a step.
+    """Tabulate a log density: the first log radius, the step, and at each point the density and its change over a step.
 
-    The density is interpolated between `num_points` along the radius; `least_below` is the share below the first one.
+    Args:
+        num_points: the number of points along the log radius, between which the log density is interpolated.
+        least_below: the share of the mass below the first point.
     """
     variance, log_mass = _variances(dim, *parts)
     low = math.log(variance.min()) / 2 + math.log(least_below) / dim
@@ -159,18 +162,21 @@ def _table(
     return low, step, torch.from_numpy(values), torch.from_numpy(slopes)
 
 
-# Measures that are discrete, convolved, mixed or moved.
+# Discrete measures, convolutions, mixtures and moved measures.
 
 
 def scaled_bessel(z: Tensor, count: int) -> Tensor:
-    """exp(-z) I_k(z) for k = 0 .. count, differentiable once in z."""
+    """Compute exp(-z) I_k(z) for k = 0 .. count, with a first derivative in z."""
     values = scipy.special.ive(np.arange(-1, count + 2), float(z.detach()))
     slopes = (values[:-2] + values[2:]) / 2 - values[1:-1]
     return torch.from_numpy(values[1:-1]).to(z) + torch.from_numpy(slopes).to(z) * (z - z.detach())
 
 
 class HarmonicMeasure(SpectralMeasure):
-    """In each dimension multiples k of a fundamental, of mass exp(-z) I_k(z), z = 1 / lengthscale^2: Periodic."""
+    """The measure of Periodic: in each dimension, multiples k of a fundamental frequency.
+
+    Their masses are exp(-z) I_k(z), with z = 1 / lengthscale^2 and the modified Bessel function I_k.
+    """
 
     def __init__(self, fundamental: Tensor, lengthscale: Tensor) -> None:
         self.fundamental = fundamental  # [d]
@@ -178,7 +184,7 @@ class HarmonicMeasure(SpectralMeasure):
         self.input_dim = self.num_uniforms = fundamental.shape[0]
 
     def _masses(self, i: int) -> Tensor:
-        """Masses `[2 k + 1]` of the harmonics -k to k; the rest weighs less than rounding."""
+        """Masses `[2 k + 1]` of the harmonics -k to k. The mass of all others is below rounding."""
         z = self.lengthscale[i] ** -2
         count = math.ceil(9 * math.sqrt(float(z.detach()))) + 20
         half = scaled_bessel(z, count)  # [k + 1]
@@ -212,7 +218,7 @@ class HarmonicMeasure(SpectralMeasure):
 
 
 class Atom(SpectralMeasure):
-    """One frequency (and its negative): Cosine."""
+    """The measure of Cosine: one frequency and its negative."""
 
     num_uniforms = 0
 
@@ -228,10 +234,11 @@ class Atom(SpectralMeasure):
 
 
 class Convolution(SpectralMeasure):
-    """Sums of independent frequencies: the measure of a product of kernels.
+    """The measure of a product of kernels: sums of independent frequencies.
 
     The factors take their coordinates side by side from one set of uniforms. A measure represents its symmetric
-    version (cos is even), so each factor but the first is given a random sign: cos a cos b is the mean of cos(a +- b).
+    version, since the cosine is even. Therefore each factor but the first has a random sign: cos a cos b is the mean of
+    cos(a +- b).
     """
 
     def __init__(self, measures: Sequence[SpectralMeasure]) -> None:
@@ -284,7 +291,7 @@ class Convolution(SpectralMeasure):
 
 
 class Mixture(SpectralMeasure):
-    """One of several measures, chosen by the first uniform: the measure of a sum of kernels."""
+    """The measure of a sum of kernels: one of several measures, chosen by the first uniform."""
 
     def __init__(self, weights: Tensor, measures: Sequence[SpectralMeasure]) -> None:
         self.weights = weights / weights.sum()  # [q]
@@ -322,17 +329,17 @@ class Mixture(SpectralMeasure):
 
 
 class Moved(SpectralMeasure):
-    """Another measure, whose frequencies are moved by a linear map."""
+    """A measure whose frequencies are those of another one, moved by a linear map."""
 
     def __init__(self, measure: SpectralMeasure, input_dim: int) -> None:
         self.measure, self.input_dim, self.num_uniforms = measure, input_dim, measure.num_uniforms
 
     @abstractmethod
     def moved(self, theta: Tensor) -> Tensor:
-        """The other's frequencies `[..., p]`, as this one's `[..., d]`."""
+        """Map the other measure's frequencies `[..., p]` to this one's `[..., d]`."""
 
     def of(self, measure: SpectralMeasure) -> Self:
-        """The same map of another measure."""
+        """Apply the same map to another measure."""
         other = copy(self)
         Moved.__init__(other, measure, self.input_dim)
         return other
@@ -349,7 +356,7 @@ class Moved(SpectralMeasure):
 
 
 class Embedded(Moved):
-    """A measure on some coordinates, zero on the others."""
+    """A measure on some coordinates. Its frequencies are zero on the others."""
 
     def __init__(self, measure: SpectralMeasure, dims: Sequence[int], input_dim: int) -> None:
         super().__init__(measure, input_dim)
@@ -369,7 +376,7 @@ class Embedded(Moved):
 
 
 def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]], largest: int = 1 << 20) -> tuple[Tensor, Tensor] | None:
-    """Atoms of a convolution, all but 1e-15 of the mass; None where they are more than `largest`, too many to list."""
+    """List the atoms of a convolution with all but 1e-15 of the mass. None if there are more than `largest`."""
     theta, mass = torch.zeros_like(parts[0][0][:1]), torch.ones_like(parts[0][1][:1])
     for other_theta, other_mass in parts:
         if len(mass) * len(other_mass) > largest:
@@ -381,14 +388,14 @@ def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]], largest: int = 1 << 20
     return theta, mass
 
 
-# A measure as a sum of convolutions of atoms and elliptical measures: what frequencies are sampled by importance from.
+# The normal form of a measure, which importance sampling needs.
 
 
 class Component(NamedTuple):
-    """weight times the convolution of atoms and of elliptical measures, each in a frame.
+    """A part of a measure: weight times the convolution of atoms and elliptical measures, each in a frame.
 
-    A measure's own frequencies are taken to those of the component by its frame `[p, d]`, whose rows are orthonormal;
-    None is the identity.
+    The frame `[p, d]` of an elliptical measure has orthonormal rows: its frequencies are own @ frame. None is the
+    identity.
     """
 
     weight: Tensor | float
@@ -397,10 +404,10 @@ class Component(NamedTuple):
 
 
 def components(measure: SpectralMeasure, largest: int = 1 << 18) -> list[Component] | None:
-    """A measure as a sum of components.
+    """Write a measure as a sum of components.
 
-    None where a part is neither elliptical nor discrete, or has more atoms than `largest`, or than a sixteenth of that
-    beside elliptical measures.
+    The result is None if a part is neither elliptical nor discrete, or has more than `largest` atoms. Beside elliptical
+    measures, a sixteenth of these are allowed.
 
     >>> from matheron import kernels
     >>> from matheron.kernels.composed_measures import components
@@ -432,7 +439,7 @@ def components(measure: SpectralMeasure, largest: int = 1 << 18) -> list[Compone
 
 
 def _convolutions(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[SpectralMeasure]]]:
-    """A measure as a mixture of convolutions: their weights, and the measures of each."""
+    """Expand a measure as a mixture of convolutions: their weights, and the measures of each."""
     if isinstance(measure, Mixture):
         both = zip(measure.weights, measure.measures, strict=True)
         return [(w * weight, more) for w, part in both for weight, more in _convolutions(part)]
@@ -447,7 +454,7 @@ def _convolutions(measure: SpectralMeasure) -> list[tuple[Tensor | float, list[S
 
 
 def _framed(measure: SpectralMeasure) -> tuple[SpectralMeasure, Tensor | None]:
-    """A measure without what embeds and turns it, and the frame `[p, d]` that does: theta = (its own) frame."""
+    """Split a measure into one that is not moved and its frame `[p, d]`: theta = own @ frame."""
     if not isinstance(measure, Moved):
         return measure, None
     inner, frame = _framed(measure.measure)
@@ -459,7 +466,7 @@ def _framed(measure: SpectralMeasure) -> tuple[SpectralMeasure, Tensor | None]:
 def _with(
     found: list[tuple[Elliptical, Tensor | None]], inner: Elliptical, frame: Tensor | None
 ) -> list[tuple[Elliptical, Tensor | None]]:
-    """One measure more; convolved with one in the same frame where the result is elliptical: one radius is better."""
+    """Add a measure, convolved with one in the same frame if the result is elliptical: one radius beats two."""
     for i, (other, same) in enumerate(found):
         alike = frame is same or (frame is not None and same is not None and torch.equal(frame, same))
         if alike and (both := compound([other, inner])) is not None:
