@@ -236,7 +236,7 @@ def test_a_mean_that_is_a_function_of_the_user_s_is_refused_by_name(tmp_path):
 
 def test_a_mean_that_is_a_module_is_refused_by_name(tmp_path):
     gp = ExactGP(K.RBF(), rand(2, 2), randn(2), 0.1, mean=torch.nn.Linear(2, 1).double())
-    with pytest.raises(TypeError, match="save: mean_function is a ModuleMean, which cannot be saved"):
+    with pytest.raises(TypeError, match="save: mean_function is a CallableMean, which cannot be saved"):
         draw(gp, 1).save(tmp_path / "draw.safetensors")
 
 

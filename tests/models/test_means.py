@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from matheron.models.means import CallableMean, ConstantMean, LinearMean, Mixed, ModuleMean, Stacked, as_mean
+from matheron.models.means import CallableMean, ConstantMean, LinearMean, Mixed, Stacked, as_mean
 
 
 def module() -> nn.Module:
@@ -32,7 +32,7 @@ MEANS = {
     "a function": (CallableMean(wave), 1),
     "a function of two outputs": (CallableMean(two_waves), 2),
     "a function that is constant": (CallableMean(lambda x: torch.zeros(x.shape[:-1], dtype=x.dtype)), 1),
-    "a module": (ModuleMean(module()), 1),
+    "a module": (CallableMean(module()), 1),
     "stacked": (Stacked([ConstantMean(1.0), LinearMean([1.0, 2.0]), CallableMean(wave)]), 3),
     "mixed": (Mixed(Stacked([LinearMean([1.0, 2.0]), CallableMean(wave)]), [[1.0, -0.5], [0.0, 2.0], [1.0, 1.0]]), 3),
     "mixed, of one that serves all": (Mixed(ConstantMean(2.0), [[1.0, 0.5]]), 1),

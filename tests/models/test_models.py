@@ -9,7 +9,7 @@ from examples import COUPLED, gen, rand, randn
 from matheron import Batch, Ensemble, ExactGP, Outputs, SparseGP, draw
 from matheron import kernels as K
 from matheron.core import as_tasks
-from matheron.models.means import CallableMean, ConstantMean, LinearMean, ModuleMean
+from matheron.models.means import CallableMean, ConstantMean, LinearMean
 
 
 def test_an_exact_gp_knows_its_shapes():
@@ -66,7 +66,7 @@ def test_means_of_every_kind_are_taken():
     assert isinstance(make(np.float32(1.0)), ConstantMean)
     assert isinstance(make(torch.tensor(1.0)), ConstantMean)
     assert isinstance(make(LinearMean([1.0, 2.0])), LinearMean)
-    assert isinstance(make(torch.nn.Linear(2, 1)), ModuleMean)
+    assert isinstance(make(torch.nn.Linear(2, 1)), CallableMean)
     assert isinstance(make(lambda x: x[..., 0]), CallableMean)
 
 

@@ -683,7 +683,7 @@ def _unchecked(value: V) -> V:
 
 _TRANSFORMS = ("Affine", "BoxCox", "Chain", "Columns", "Exp", "Imputed", "Inverse", "Kumaraswamy", "Log", "Masked")
 _TRANSFORMS += ("Missing", "Monomials", "Network", "OneHot", "Power", "Projected", "Round", "SignedExp", "YeoJohnson")
-_MEANS = ("CallableMean", "ConstantMean", "LinearMean", "Mixed", "ModuleMean", "Stacked")
+_MEANS = ("CallableMean", "ConstantMean", "LinearMean", "Mixed", "Stacked")
 _PLAIN = {Parts, OwnFunction, *(getattr(transforms, name) for name in _TRANSFORMS)}
 _PLAIN |= {getattr(means, name) for name in _MEANS}
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.checks import ArrayLike, as_tensor
 from ..core.functionals import Functionals, Observed
@@ -97,17 +97,27 @@ class LinearMean(Mean):
         return value, self.weights.expand(*value.shape, x.shape[-1])
 
 
-class _FunctionMean(Mean):
-    """A function of points `[..., n, d]` that returns `[..., n]`, or `[..., n, t]` for several outputs."""
+class CallableMean(Mean):
+    """A mean that calls a function or a torch module: of points `[..., n, d]` to `[..., n]` or `[..., n, t]`.
+
+    The parameters of a module become buffers, which are copied, moved and differentiated with paths; the module itself
+    is copied, so that further training of it changes nothing here. The mean cannot be saved: a file contains no code.
+
+    >>> import torch
+    >>> from matheron import means
+    >>> means.CallableMean(lambda x: x.sum(-1))(torch.ones(3, 2)).shape
+    torch.Size([3, 1])
+    >>> means.CallableMean(torch.nn.Linear(2, 1))(torch.ones(3, 2)).shape
+    torch.Size([3, 1])
+    """
 
     saveable = False
 
-    @abstractmethod
-    def evaluate(self, x: Tensor) -> Tensor:
-        """What the function returns."""
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(called=OwnFunction(function))
 
     def forward(self, x: Tensor) -> Tensor:
-        value = self.evaluate(x.clone())  # a function that writes into its points must not change the caller's
+        value = self.called(x.clone())  # a function that writes into its points must not change the caller's
         if not isinstance(value, Tensor) or value.shape[: x.ndim - 1] != x.shape[:-1]:
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(
@@ -118,35 +128,6 @@ class _FunctionMean(Mean):
 
     def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return jacobian(self, x)
-
-
-class CallableMean(_FunctionMean):
-    """A mean that calls a function of points. It cannot be saved, because a file contains no code.
-
-    >>> import torch
-    >>> from matheron import means
-    >>> means.CallableMean(lambda x: x.sum(-1))(torch.ones(3, 2)).shape
-    torch.Size([3, 1])
-    """
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(called=OwnFunction(function))
-
-    def evaluate(self, x: Tensor) -> Tensor:
-        return self.called(x)
-
-
-class ModuleMean(CallableMean):
-    """A torch module as a mean. Its parameters become buffers, which are copied, moved and differentiated with paths.
-
-    The module is copied, so that further training of it changes nothing here. The mean cannot be saved, because a file
-    contains no code.
-
-    >>> import torch
-    >>> from matheron import means
-    >>> means.ModuleMean(torch.nn.Linear(2, 1))(torch.ones(3, 2)).shape
-    torch.Size([3, 1])
-    """
 
 
 class Stacked(Mean):
@@ -207,8 +188,6 @@ def as_mean(mean: MeanLike) -> Mean:
         return mean
     if isinstance(mean, Real | Tensor | np.ndarray | list | tuple):
         return ConstantMean(cast(ArrayLike, mean))
-    if isinstance(mean, nn.Module):
-        return ModuleMean(mean)
     if callable(mean):
         return CallableMean(mean)
     raise TypeError(f"mean: expected a number, one per output, or a callable, got {type(mean).__name__}")

@@ -8,7 +8,7 @@ import torch
 from gpytorch import means as gm
 from torch import Tensor, nn
 
-from ...models.means import ConstantMean, LinearMean, Mean, ModuleMean, Stacked
+from ...models.means import CallableMean, ConstantMean, LinearMean, Mean, Stacked
 from ..refusal import overridden
 from .place import Place
 
@@ -16,14 +16,14 @@ from .place import Place
 def translate_mean(mean: nn.Module, place: Place, with_task: bool = False) -> Mean:
     """Translate a mean module for one member of a batch; `with_task` says that it takes the task column too."""
     if with_task or overridden(mean, mean_of):
-        return ModuleMean(_At(mean, place, with_task))
+        return CallableMean(_At(mean, place, with_task))
     return mean_of(mean, place)
 
 
 @singledispatch
 def mean_of(mean: nn.Module, place: Place) -> Mean:
     """Copy a module of any other class; the copy is called with points."""
-    return ModuleMean(_At(mean, place))
+    return CallableMean(_At(mean, place))
 
 
 mean_of.register(gm.ZeroMean, lambda mean, place: ConstantMean(0.0))
