@@ -254,6 +254,13 @@ def test_kernels_of_ones_own_are_differentiated_automatically():
     assert float(given.at(observe.gradient(LATER)).abs().max()) < 1e-5
 
 
+def many_kinds() -> ExactGP:
+    """A model of weighted sums, of which no two are the same about their points."""
+    return ExactGP(
+        K.RBF(0.5), observe.combine(points(60, seed=4).reshape(20, 3, 2), points(20, 3)), torch.zeros(20), 0.1
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
@@ -276,7 +283,7 @@ def test_kernels_of_ones_own_are_differentiated_automatically():
         (lambda: observe.value(X, output=[0, 1]), ValueError, "one for each row"),
         (lambda: draw(model(), 2).at(cast(Any, X)), TypeError, r"paths\(x\)"),
         (lambda: draw(model(), 2).at(observe.value(X[:, :1])), ValueError, "2 dimensions"),
-        (lambda: draw(model(), 2, solver="lattice", domain=(0, 1)), ValueError, "functionals"),
+        (lambda: draw(many_kinds(), 2, solver="lattice", domain=(0, 1)), ValueError, "not translates of 16"),
         (lambda: draw(model(), 2).derivative(2), ValueError, "below 2"),
         (
             lambda: draw(ExactGP(K.RBF(), X, Y.abs(), 0.1, output_transform=transforms.Exp()), 2).condition_on(
