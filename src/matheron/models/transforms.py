@@ -386,8 +386,8 @@ class Inverse(Transform):
 class YeoJohnson(Transform):
     """The power transform of Yeo and Johnson (2000), with one power l for each coordinate.
 
-    The map is x -> ((x + 1)^l - 1) / l for x >= 0, and x -> -((1 - x)^(2 - l) - 1) / (2 - l) for x < 0. If l or 2 - l
-    is zero, it is a logarithm.
+    For x >= 0 the map is x -> ((x + 1)^l - 1) / l. For negative x it is x -> -((1 - x)^(2 - l) - 1) / (2 - l). If l or
+    2 - l is zero, it is a logarithm.
 
     >>> import torch
     >>> from matheron import transforms
