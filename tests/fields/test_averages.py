@@ -91,6 +91,11 @@ def test_a_model_on_a_log_scale_is_refused():
     gp = matheron.ExactGP(kernels.RBF(0.4), points(4), torch.zeros(4), noise=0.1, output_transform=Exp())
     with pytest.raises(ValueError, match="affine"):
         fields.given_averages(gp, BLOCKS[:1], [1.0], noise=0.1)
+    with pytest.raises(TypeError, match="expected an ExactGP"):
+        fields.given_averages(kernels.RBF(), BLOCKS[:1], [1.0], noise=0.1)  # type: ignore[arg-type]
+    both = matheron.ExactGP(kernels.Coregional(kernels.RBF(0.4), torch.eye(2)), points(4), torch.zeros(4, 2), noise=0.1)
+    with pytest.raises(ValueError, match="expected a model of one output, got 2"):
+        fields.given_averages(both, BLOCKS[:1], [1.0], noise=0.1)
     with pytest.raises(ValueError, match="lower < upper"):
         fields.block([0.0], [0.0])
 

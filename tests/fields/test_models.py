@@ -148,10 +148,39 @@ def test_several_variables_are_fitted_with_all_their_observations(monkeypatch):
     assert fields.fit_field(X, X[:, 0].sin(), kernels.RBF(0.5), noise=noise, num_starts=1).num_data == 12
 
 
+def test_many_observations_are_fitted_by_some_and_condition_by_all(monkeypatch):
+    X, y = points(40), points(40)[:, 0].sin()
+    monkeypatch.setattr(models, "FITTED", 10)
+    few = fields.fit_field(X, 5 + 3 * y, noise=1e-3, num_starts=1)
+    some = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:10]
+    alone = matheron.fit(
+        models._first_guess(X, 5 + 3 * y, isotropic=False), X[some], (5 + 3 * y)[some], noise=1e-3, num_starts=1, seed=0
+    )
+    assert few.num_data == 40 and alone.num_data == 10
+    torch.testing.assert_close(matheron.draw(few, 1, seed=0).mean(X), 5 + 3 * y, atol=0.1, rtol=0)
+    np.testing.assert_allclose(float(few.noise[0]), float(alone.noise[0]), rtol=1e-6)
+
+
+def test_a_list_of_points_is_a_box_too():
+    """For functions on a lattice, in the plane and in a region's plane."""
+    rng = np.random.default_rng(0)
+    lonlat = rng.uniform(0, 5, (30, 2))
+    lonlat[3] = np.nan
+    known = np.delete(lonlat, 3, axis=0)
+    model = fields.fit_sphere(known, known[:, 0], kernels.RBF(500.0), noise=0.1, num_starts=1)
+    for gp in (model, matheron.ExactGP(kernels.RBF(2.0), known, known[:, 0], noise=0.1)):
+        paths = fields.draw_field(gp, 2, lonlat, seed=0)
+        assert "lattice" in repr(paths)
+        f = fields.simulate(paths, lonlat).values
+        assert np.isnan(f[:, 3]).all() and np.isfinite(np.delete(f, 3, axis=1)).all()
+
+
 def test_rasters_that_are_none_are_refused():
     X, y = points(5), torch.rand(5, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"expected an xarray.DataArray of dims \(y, x\)"):
         fields.fit_drift(X, y, np.zeros((3, 3)))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least two cells per side"):
+        fields.fit_drift(X, y, raster()[:1])
     gap = raster()
     gap[3, 3] = np.nan
     with pytest.raises(ValueError, match="got gaps"):
@@ -332,6 +361,15 @@ def test_a_variogram_is_drawn_with_the_model_s():
     assert len(both.lines) == 2
     with pytest.raises(ValueError, match="at least 2"):
         fields.variogram(X[:1], X[:1, 0])
+
+
+def test_a_variogram_of_many_points_is_of_some_and_a_model_of_logarithms_has_none_of_values():
+    X = points(3100)
+    v = fields.variogram(X, X[:, 0], bins=3)
+    assert len(v.points) == 3000 and int(v.pairs.sum()) < 3000 * 2999 / 2
+    gp = matheron.ExactGP(kernels.RBF(0.5), X[:9], X[:9, 0], noise=0.1, output_transform=matheron.transforms.Exp())
+    with pytest.raises(TypeError, match="a model of the values themselves"):
+        fields.model_variogram(gp, [0.1])
 
 
 # Cokriging; space and time

@@ -158,6 +158,22 @@ def test_a_field_has_no_geotransform_of_its_template_s_other_cells():
     assert field["y"].attrs["standard_name"] == "projection_y_coordinate"
 
 
+def test_a_raster_of_one_band_is_a_grid_and_a_line_has_a_crs_too():
+    paths, cells = drawn(), template()
+    np.testing.assert_array_equal(fields.simulate(paths, cells.expand_dims(band=[1])), fields.simulate(paths, cells))
+    line = matheron.draw_prior(kernels.RBF(0.4), 2, input_dim=1, num_features=8)
+    assert fields.with_crs(fields.simulate(line, {"x": X_AXIS}), "EPSG:32633").rio.crs.to_epsg() == 32633
+
+
+def test_names_of_the_data_s_columns_say_which_dimension_is_which():
+    data = pd.DataFrame({"east": [0.1, 0.9], "north": [0.0, 1.0]})
+    gp = matheron.ExactGP(kernels.RBF([0.3, 3.0]), data, [0.0, 1.0], noise=1e-3)
+    stored = xr.DataArray(np.zeros((3, 2)), {"east": [0.0, 0.5, 1.0], "north": [0.0, 1.0]}, ("east", "north"))
+    paths = matheron.draw(gp, 2, seed=0)
+    field = fields.simulate(paths, stored)
+    np.testing.assert_allclose(field[:, 1, 0], paths([[0.5, 0.0]])[:, 0], atol=1e-10)
+
+
 def test_a_dataset_s_coordinates_are_a_grid_and_inputs_names_their_order():
     paths = drawn()
     grid = xr.Dataset(coords={"y": Y_AXIS, "x": X_AXIS})
@@ -268,6 +284,7 @@ def test_cells_beyond_a_lattice_s_domain_are_refused_before_any_block():
     paths = drawn(domain=([0, -1], [1, 2]))
     with pytest.raises(ValueError, match="expected points inside the domain"):
         fields.simulate(paths, {"x": X_AXIS + 0.1, "y": Y_AXIS})
+    assert np.isnan(fields.simulate(paths, np.full((3, 2), np.nan)).values).all()
     with pytest.raises(ValueError, match="expected points inside the domain"):
         fields.simulate(paths, np.array([[0.5, 0.5], [np.nan, 0.0], [0.5, 2.1]]))
 

@@ -72,6 +72,12 @@ def test_gradients_in_the_lengthscale_and_the_points_are_the_kernel_s():
     assert float(slope) == pytest.approx(float(longer - shorter) / 2, rel=1e-6)
 
 
+def test_it_has_the_derivatives_that_the_plane_s_kernel_has():
+    for nu in (0.5, 1.5, math.inf):
+        plane = kernels.RBF(1.0) if math.isinf(nu) else kernels.Matern(nu, 1.0)
+        assert fields.SphereMatern(nu, 1000.0).smoothness(3) == plane.smoothness(3)
+
+
 @pytest.mark.parametrize("nu", [0.5, 1.5])
 def test_random_features_have_the_kernel_as_their_mean(nu):
     kernel, x = fields.SphereMatern(nu, 1500.0), fields.on_sphere(np.concatenate([SPECIAL, places(10)]))

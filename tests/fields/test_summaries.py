@@ -219,5 +219,7 @@ def test_refusals(paths):
         fields.area_above(fields.simulate(paths, np.zeros((3, 2))), 0.0)
     with pytest.raises(TypeError, match=r"no closed form; estimate them from paths: fields\.summarise"):
         fields.krige(model(output_transform=matheron.transforms.Exp()), AXES)
+    with pytest.raises(IndexError, match="leave out chunks of path"):
+        fields.krige(model(), AXES, chunks={"path": 1}).compute()
     with pytest.raises(TypeError, match="expected an ExactGP of at most"):
         fields.krige(matheron.SparseGP(kernels.RBF(), [[0.0, 0.0]], [0.0]), AXES)
