@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -97,10 +96,3 @@ def _empty(functions: Functions, shape: tuple[int, ...]) -> np.ndarray:
 
 def numpy_dtype(functions: Functions) -> np.dtype:
     return np.dtype(str(functions.dtype).removeprefix("torch."))
-
-
-def regions(cuts: Sequence[Sequence[int]]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-    """The number of each block along every dim, and where it is, from the blocks' sizes along the dims."""
-    ends = [np.cumsum(sizes).tolist() for sizes in cuts]
-    for index in product(*(range(len(sizes)) for sizes in cuts)):
-        yield index, tuple(slice(e[i] - s[i], e[i]) for e, s, i in zip(ends, cuts, index, strict=True))

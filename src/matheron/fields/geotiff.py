@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import regions
 from .extras import need
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest:
         tile: the side of a tile: a multiple of 16, as the format asks.
         smallest: the longer side of the smallest overview, at least.
     """
-    rasterio, _ = need("rasterio"), need("rioxarray")
+    rasterio, core, _ = need("rasterio"), need("dask.array.core"), need("rioxarray")
     crs = dataset.rio.crs
     layers = {str(n): v for n, v in dataset.data_vars.items() if v.ndim >= 2}
     variables = {n: v if np.issubdtype(v.dtype, np.floating) else v.astype(np.float64) for n, v in layers.items()}
@@ -74,7 +73,7 @@ def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest:
             *lead, rows, columns = variable.chunks or tuple((n,) for n in variable.shape)
             # Whole tiles, about as large as blocks: a compressed tile that is written twice takes space twice.
             whole = [_in_tiles(len(axis), max(sizes), tile) for axis, sizes in ((y, rows), (x, columns))]
-            for _, (*some, down, along) in regions((*lead, *whole)):
+            for *some, down, along in core.slices_from_chunks((*lead, *whole)):
                 here = slice(len(y) - down.stop, len(y) - down.start) if flip else down
                 values = np.asarray(variable[(*some, here, along)])
                 window = rasterio.windows.Window(along.start, down.start, *reversed(values.shape[-2:]))

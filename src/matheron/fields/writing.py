@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.progress import tracked
-from .blocks import regions
 from .extras import need
 from .geotiff import assemble_geotiff, check_raster
 from .schedulers import Scheduler, client_of, finished
@@ -195,7 +194,8 @@ def _tasks(dataset: Dataset, store: Path) -> list[Delayed]:
     missing = set()
     for name, variable in _lazy(dataset).items():
         blocks = variable.data.to_delayed(optimize_graph=False)  # a key that two variables share stays one
-        for index, region in regions(variable.chunks or ()):
+        everywhere = need("dask.array.core").slices_from_chunks(variable.chunks)
+        for index, region in zip(np.ndindex(blocks.shape), everywhere, strict=True):
             cut = tuple((d, i) for d, i, n in zip(variable.dims, index, blocks.shape, strict=True) if n > 1)
             groups.setdefault(cut, []).append((name, region, blocks[index]))
             if not (store / name / group[name].metadata.encode_chunk_key(index)).exists():
