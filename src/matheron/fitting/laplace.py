@@ -53,12 +53,12 @@ from .units import Units, buffers, standardised_mean, standardising, with_tensor
 
 
 class _System(Protocol):
-    """(K^-1 + W)^-1 b, by one kind of solver."""
+    """Solves (K^-1 + W) h = b for the steps of Newton's method."""
 
-    step: float  # that Newton's method ends at, in posterior standard deviations
+    step: float  # Newton's method ends at a step of this length, in posterior standard deviations
 
     def solve(self, b: Tensor, W: Tensor, guess: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Coordinates u, and f - m `[n]`, that solve (K^-1 + W) (f - m) = b for b, W `[n]`."""
+        """Coordinates u and h = f - m `[n]` that solve (K^-1 + W) h = b, for b and W `[n]`."""
         ...
 
     def energy(self, u: Tensor, h: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class _System(Protocol):
 
 
 class _ByFactor:
-    """By a Cholesky factor of B = I + W^1/2 K W^1/2, whose eigenvalues are 1 and above."""
+    """Solves by a Cholesky factor of B = I + W^1/2 K W^1/2, whose eigenvalues are at least 1."""
 
     step = 1e-7  # of all of f
 
@@ -75,7 +75,7 @@ class _ByFactor:
         self.K, self._of, self._L = K, K.new_zeros(0), K
 
     def factor(self, W: Tensor) -> Tensor:
-        """L L^T = B `[n, n]`; kept while W is the same, as that of Fisher scoring is."""
+        """L with L L^T = B `[n, n]`; the factor is kept while W stays the same, as in Fisher scoring."""
         if not torch.equal(W, self._of):
             root = W.sqrt()
             B = root[:, None] * self.K * root
@@ -93,9 +93,9 @@ class _ByFactor:
 
 
 class _Iterative:
-    """By conjugate gradients on K + W^-1, which is never formed."""
+    """Solves by conjugate gradients on K + W^-1, which is never formed."""
 
-    rms_step = 1e-2  # in the root mean square: a draw solves for the mean once more
+    rms_step = 1e-2  # root mean square over data; enough, since a draw solves for the mean once more
 
     def __init__(self, kernel: Kernel, sites: Sites, solver: Solver) -> None:
         self.kernel, self.sites, self.solver = kernel, sites, solver
@@ -111,12 +111,12 @@ class _Iterative:
 
 
 class _OnLattice:
-    """By weights z of a Fourier lattice over the data's box, f - m = S z: (I + S^T W S) z = S^T b."""
+    """Solves for the weights z of a Fourier lattice over the data's box, h = S z: (I + S^T W S) z = S^T b."""
 
     def __init__(self, kernel: Kernel, sites: Sites, noise: Tensor, solver: FourierLattice) -> None:
         X = sites.points
         lower, upper = X.cpu().aminmax(dim=0)
-        flat = 0.5 * (upper <= lower)  # a column that is constant
+        flat = 0.5 * (upper <= lower)  # half a unit on both sides of a constant column
         spec = FeatureSpec(domain=torch.stack([lower - flat, upper + flat]), joint=True)
         posterior = FactoredPosterior(kernel, sites, noise, None)
         generator = torch.Generator().manual_seed(0)
@@ -161,11 +161,13 @@ def _newton(
     rounding: float = 1e-2,
     patience: int = 4,
 ) -> _Mode:
-    """The maximum of psi. A step that does not gain what its direction promises is halved until it does.
+    """The maximum of psi, by Newton's method with steps that are halved until psi increases enough.
 
-    `start` is a vector a of a dense system near by; without one the first step is from pseudo-targets that y alone
-    suggests. Steps as short as `rounding`, of which `patience` got no shorter, are rounding: of a covariance with few
-    digits beside the noise.
+    Args:
+        start: a = K^-1 h of a dense system with similar hyperparameters. Without it the first step is from
+            pseudo-targets that y alone suggests.
+        rounding, patience: if `patience` steps shorter than `rounding` did not become shorter, they are taken for
+            rounding errors of an ill-conditioned covariance, and the method ends.
     """
 
     def psi(u: Tensor, h: Tensor) -> float:
@@ -211,7 +213,7 @@ def _newton(
 
 
 def _above_zero(W: Tensor) -> Tensor:
-    """Curvatures `[n]`, above zero by a number so small that no law changes."""
+    """Curvatures `[n]`, at least 1e-300, which may be divided by."""
     return W.clamp_min(1e-300)
 
 
@@ -334,7 +336,7 @@ def _checked(kernel: Kernel, X: ArrayLike, y: ArrayLike, likelihood: Likelihood,
 
 
 def _as_numbers(y: ArrayLike) -> ArrayLike:
-    """Yes and no as 1 and 0."""
+    """Outcomes as numbers: true and false are 1 and 0."""
     if isinstance(y, Tensor) and y.dtype == torch.bool:
         return y.double()
     if not isinstance(y, Tensor) and getattr(np.asarray(y), "dtype", None) == np.bool_:
@@ -419,7 +421,7 @@ def laplace_evidence(gp: LatentGP) -> Tensor:
 
 
 def _own_terms(likelihood: Likelihood, found: _Evidence, y: Tensor) -> Tensor:
-    """What of the evidence depends on the likelihood's own hyperparameters, the mode as it is."""
+    """The terms of the evidence that depend on the likelihood's own hyperparameters, for a fixed mode."""
     return (likelihood.log_density(found.f, y) - found.share * likelihood.curvature(found.f, y)).sum()
 
 
@@ -428,7 +430,7 @@ def _own_terms(likelihood: Likelihood, found: _Evidence, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutcomesLeftOut(LeaveOneOut):
-    """Predictions of each outcome from all the others.
+    """Predictions of each outcome from all the others, the result of `matheron.leave_one_out` for a `LatentGP`.
 
         p(y_i | the others)  =  int p(y_i | f_i) N(f_i; the others' mean and variance) df_i
 
@@ -495,8 +497,8 @@ def outcomes_left_out(gp: LatentGP) -> OutcomesLeftOut:
 class _LaplaceEvidence(Dense):
     """log p(y | hyperparameters) by Laplace's approximation + log prior, and its gradient in the vector.
 
-    Newton's method starts where it ended at the last vector. The variance that is called noise elsewhere is the square
-    of a likelihood's scale, where that is fitted.
+    Newton's method starts from the mode at the last vector. If the scale of a likelihood is fitted, its square is the
+    hyperparameter called noise.
     """
 
     def __init__(
@@ -559,9 +561,9 @@ def fit_outcomes(
 ) -> LatentGP:
     """`matheron.fit` of outcomes: the hyperparameters that maximise Laplace's evidence.
 
-    Inputs alone are standardised, and measurements (Student-t) for the time of the fit. num_data="auto" is up to
-    `largest` of the outcomes: a step of the search then takes about 2 seconds. Where data say little of some
-    hyperparameters these get weak priors, unless the user gave priors.
+    Inputs are standardised; measurements (Student-t) only during the fit. num_data="auto" uses up to `largest`
+    outcomes, for which a step of the search takes about 2 seconds. If the data determine hyperparameters poorly, and
+    the user gave no priors, those without a default prior get a weak one.
     """
     data = _checked(kernel, X, y, likelihood)
     likelihood = likelihood.owned()

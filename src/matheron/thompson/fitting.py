@@ -48,9 +48,9 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
 class Refits:
     """Models of a growing study: hyperparameters are refitted from time to time, and every model has all data.
 
-    Up to EVERY observations each model is fitted, once for the same observations, as many workers have them; then at
-    sizes that grow by GROWTH, to the first observations, so that what is fitted depends on them alone and not on when a
-    process began.
+    Up to EVERY observations, hyperparameters are fitted anew whenever there are new observations. Beyond, they are
+    fitted to the first n observations, for sizes n that grow by the factor GROWTH, and to at most MOST of these. The
+    hyperparameters therefore depend on the observations alone, and not on when a process was started.
     """
 
     EVERY, GROWTH, MOST = 100, 1.05, 500

@@ -126,7 +126,7 @@ def minimize(
             dictionaries, are met where they are not negative: change the sign.) A function of points `[n, d] -> [n]` is
             the same for all paths; its gradient is autograd's, or numerical where torch cannot follow it. The number of
             an output is that output, drawn jointly with the objective: each path is held to its own; {number: limit}
-            for limits other than zero. Other paths, as many, are constraints of another model.
+            for limits other than zero. The same number of paths of another model are constraints of that model.
         weights: weights of several objectives, `[m]`, or `[s, m]` for each path. The result is the minimiser of an
             augmented Chebyshev scalarisation, which is on the Pareto front of that path. None draws weights uniformly,
             so that points spread over the fronts.

@@ -325,8 +325,11 @@ def solve(
     max_iterations: int = 200,
     on_iteration: Callable[[int], None] | None = None,
 ) -> Found:
-    """Each problem's minimiser, searched for from the best of points of the unit cube: blocks `[b, d]`, or `[r, b, d]`
-    of its own. The cube stands for a box from `low` with sides `span`, both `[1, d]` or `[r, d]`."""
+    """Each problem's minimiser, by searches that start from the best points of a mesh.
+
+    The mesh comes in blocks of points of the unit cube, `[b, d]` for all problems or `[r, b, d]` for each. The cube
+    stands for a box from `low` with sides `span`, both `[1, d]` or `[r, d]`.
+    """
     problem, starts = _screened(problem, blocks, low, span, num_starts)  # [r, k, d]
     found = _descended(problem, starts, low, span, max_iterations, on_iteration)
     left = (problem.violation(found.C[:, None])[:, 0] > 0).nonzero()[:, 0]

@@ -1,9 +1,9 @@
 """A batched bounded quasi-Newton method: many small problems in lockstep, one call of the objective for all of them.
 
-Each problem keeps what it has seen of its curvature, in a dense BFGS matrix or, in many dimensions, in its last steps;
-has a step in the variables that are free (not held at a bound by the gradient), and backtracks along the step projected
-onto the box until it descends enough. SciPy's L-BFGS-B has the same stopping rules and defaults; it takes one problem
-at a time.
+Each problem approximates its curvature by a dense BFGS matrix or, in many dimensions, by its last steps. A step moves
+the free variables, which the gradient does not hold at a bound. It is projected onto the box, and shortened until the
+objective decreases enough. SciPy's L-BFGS-B, which takes one problem at a time, has the same stopping rules and
+defaults.
 """
 
 from __future__ import annotations
@@ -97,25 +97,25 @@ def minimize_in_unit_box(
 
 
 def lowest(values: Tensor, k: int) -> Tensor:
-    """Which of the searches is the lowest of every k in turn, `[s]`; one that ended nowhere is not."""
+    """The lowest of each k searches in turn, `[s]`; values that are not finite are never the lowest."""
     values = torch.where(torch.isfinite(values), values, torch.inf).unflatten(0, (-1, k))
     return values.argmin(1) + k * torch.arange(len(values), device=values.device)
 
 
 def _settle(optimum: Optimum, which: Tensor, index: Tensor, x: Tensor, f: Tensor, ending: Tensor, after: int) -> None:
-    """Write down the problems that have ended."""
+    """Copy the results of problems that have ended into `optimum`."""
     i = index[which]
     optimum.x[i], optimum.value[i], optimum.ending[i] = x[which], f[which], ending[which]
     optimum.iterations[i] = after
 
 
 def _projected_gradient(x: Tensor, g: Tensor) -> Tensor:
-    """The largest move that the gradient asks for inside the box, `[p]`: zero at a solution."""
+    """The largest component of the projected gradient step x - clamp(x - g), `[p]`; zero at a solution."""
     return ((x - g).clamp(0, 1) - x).abs().amax(1)
 
 
 def _downhill(g: Tensor, held: Tensor, curvature: _Dense | _Limited) -> Tensor:
-    """A step in the free variables, given the gradient in these; along it where the curvature gives none."""
+    """A quasi-Newton step in the free variables, or the negative gradient if that step does not descend."""
     step = curvature.step(g, held)
     usable = ((step * g).sum(1) < 0) & torch.isfinite(step).all(1)
     return torch.where(usable[:, None], step, -g)
@@ -157,7 +157,7 @@ class _Dense:
 
 
 class _Limited:
-    """The last steps S and changes of the gradient Y, the newest last, and zeros where there is none."""
+    """The last steps S and changes of the gradient Y `[p, m, d]`, the newest last; entries not yet filled are zero."""
 
     KEPT = 20  # steps
 
@@ -172,10 +172,10 @@ class _Limited:
         """-H g in the free variables: H is the inverse of BFGS with the steps' free parts, in the compact form of Byrd,
         Nocedal and Schnabel (1994)."""
         S, Y = (t.masked_fill(held[:, None], 0.0) for t in (self.S, self.Y))
-        told = _curved(S, Y)  # [p, m]
-        S, Y = (t.masked_fill(~told[..., None], 0.0) for t in (S, Y))
+        curved = _curved(S, Y)  # [p, m]
+        S, Y = (t.masked_fill(~curved[..., None], 0.0) for t in (S, Y))
         R = (S @ Y.mT).triu()
-        D = torch.where(told, R.diagonal(dim1=1, dim2=2), 1.0)
+        D = torch.where(curved, R.diagonal(dim1=1, dim2=2), 1.0)
         R = R.diagonal_scatter(D, dim1=1, dim2=2)
         scale, g = self.scale[:, None, None], g[..., None]
         u = torch.linalg.solve_triangular(R, S @ g, upper=True)  # [p, m, 1]
@@ -184,14 +184,14 @@ class _Limited:
         return (past - S.mT @ v)[..., 0]
 
     def update(self, s: Tensor, y: Tensor, accepted: Tensor) -> None:
-        told = accepted & _curved(s, y)
+        curved = accepted & _curved(s, y)
         self.S, self.Y = (
-            torch.where(told[:, None, None], torch.cat([past[:, 1:], new[:, None]], 1), past)
+            torch.where(curved[:, None, None], torch.cat([past[:, 1:], new[:, None]], 1), past)
             for past, new in ((self.S, s), (self.Y, y))
         )
-        self.scale = torch.where(told, (s * y).sum(1) / y.square().sum(1), self.scale)
+        self.scale = torch.where(curved, (s * y).sum(1) / y.square().sum(1), self.scale)
 
 
 def _curved(s: Tensor, y: Tensor, least_cosine: float = 1e-10) -> Tensor:
-    """Whether the gradient grows along steps, `[..., d], [..., d]`: by the cosine between a step and its change."""
+    """Whether the curvature along steps is positive, by the cosine of a step and the change of the gradient `[..., d]`."""
     return (s * y).sum(-1) > least_cosine * s.norm(dim=-1) * y.norm(dim=-1)
