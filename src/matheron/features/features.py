@@ -256,11 +256,11 @@ class Features(Value):
 
     @property
     def num_features(self) -> int:
-        return sum(basis.size for basis in self.bases)
+        return sum(block.basis.size for block in self.blocks)
 
     @property
     def num_bases(self) -> int:
-        return max((basis.num_bases for basis in self.bases), default=1)
+        return max((block.basis.num_bases for block in self.blocks), default=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate Phi, the features at points x: `[n, d] -> [g, n, ell]`, for each of g bases."""
@@ -421,7 +421,8 @@ def _random_features(kernel: Kernel, spec: FeatureSpec, origin: Tensor, generato
         return None
     count, num_bases = spec.num_features, spec.num_bases
     bases = fourier(term, len(origin), count, kind=kind, num_bases=num_bases, generator=generator)
-    blocks = [Coupled(basis, term.coupling, RANDOM).block(kernel.num_outputs) for basis in bases]
+    root = root_of(term.coupling, kernel.num_outputs)
+    blocks = [Block(basis.mapped(in_own_memory), root) for basis in bases]
     return Features(blocks, origin, None, [Choice(kind, count)])
 
 
