@@ -53,7 +53,7 @@ class LatticePlanner:
     memory_with_tail: int = 1 << 27
     first: int = 1 << 16
     plane: Shells = field(default_factory=Shells)
-    space: Shells = field(default_factory=lambda: Shells(growth=3.0))
+    space: Shells = field(default_factory=lambda: Shells(period=0.58, first_modes=5.0, growth=3.0, modes=0.55))
     line_memory: int = 1 << 30
     fine: int = 1 << 16
     fine_memory: int = 1 << 26

@@ -49,8 +49,8 @@ class Shells:
     """How what lies beyond the modes of a first lattice is cut into lattices.
 
     The defaults keep the largest power of a realisation's periodogram below twice that of exact draws in every octave
-    of a map of 1000 x 1000 points of the domain and, where frequencies grow by three, of 100 x 100 x 100 points
-    (`benchmarks/stripes.py`).
+    of a map of 1000 x 1000 points of the domain (`benchmarks/stripes.py`). For as much on 100 x 100 x 100 points, the
+    planner gives more of the modes to the second lattice.
 
     Attributes:
         period: of the second lattice, over the domain's side: the geometric mean over coordinates.
@@ -59,6 +59,8 @@ class Shells:
         modes: of each further lattice, over those of the one before.
         shortest: wavelength that the last lattice reaches, over the domain's side, unless lower frequencies leave out
             no more than is allowed.
+        inside: steps on each side of zero that the box before has in the second lattice, at least, unless frequencies
+            grow by two alone: with fewer, the period would be no longer than the longest wavelength.
         accuracy: of transforms, relative to the scale of these lattices, which have a tenth of the prior's scale.
     """
 
@@ -67,6 +69,7 @@ class Shells:
     growth: float = 2.0
     modes: float = 0.65
     shortest: float = 3e-4
+    inside: float = 4.0
     accuracy: float = 1e-9
 
     @property
@@ -123,8 +126,10 @@ class Shells:
         # means over the coordinates.
         total = sum(map(math.log, gains)) / k
         periods = math.prod(p / (side or p) for p, side in zip(box.period, box.side, strict=True))
-        second = math.log(max(self.growth, (self.first_modes * periods) ** (1 / k) / self.period))
-        further = math.log(self.growth)
+        steps = 0.5 * (self.first_modes * box.num_modes) ** (1 / k)  # of the second lattice, on each side of zero
+        largest = max(2.0, steps / self.inside)
+        second = math.log(min(largest, max(2.0, (self.first_modes * periods) ** (1 / k) / self.period)))
+        further = math.log(min(largest, self.growth))
         count = max(0, math.ceil((total - second) / further - 0.25))
         ends = [total - i * (total - second) / max(1, count) for i in reversed(range(count + 1))]
         return [[gain ** (end / total) for gain in gains] for end in ends]
