@@ -45,10 +45,49 @@ from .grids import grid_values, slabs, write_by_points, write_by_record, write_i
 from .paths import AbstractPaths
 
 
-class Combined(AbstractFunctions):
+class _OverSameInputs(Value):
+    """Functions over the same inputs, `_parts`, which agree on what is asked of the first."""
+
+    @property
+    def _parts(self) -> Parts[AbstractFunctions]:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        if len(self._parts) == 0:
+            raise ValueError("expected at least one function, got none")
+        dims = {f.input_dim for f in self._parts}
+        if len(dims) > 1:
+            raise ValueError(f"expected functions of as many inputs, got {sorted(dims)}")
+        common_names(self._parts)
+
+    @property
+    def input_names(self) -> Names:
+        return common_names(self._parts)
+
+    @property
+    def num_paths(self) -> int:
+        return self._parts[0].num_paths
+
+    @property
+    def num_outputs(self) -> int:
+        return self._parts[0].num_outputs
+
+    @property
+    def _origin(self) -> Tensor:
+        return self._parts[0]._origin
+
+    def _takes(self, x: Tensor) -> bool:
+        return all(f._takes(x.to(f.dtype)) for f in self._parts)
+
+
+class Combined(_OverSameInputs, AbstractFunctions):
     """Functions that are made of others, path by path: `functions`, over the same inputs."""
 
     functions: Parts[AbstractFunctions]
+
+    @property
+    def _parts(self) -> Parts[AbstractFunctions]:
+        return self.functions
 
     def __init__(self, functions: Sequence[AbstractFunctions], **members: Tensor | Value | None) -> None:
         for each in functions:
@@ -57,13 +96,8 @@ class Combined(AbstractFunctions):
         self.functions = Parts(functions)
 
     def check(self) -> None:
-        if len(self.functions) == 0:
-            raise ValueError("expected at least one function, got none")
-        dims = {f.input_dim for f in self.functions}
-        if len(dims) > 1:
-            raise ValueError(f"expected functions of as many inputs, got {sorted(dims)}")
+        super().check()
         self._check_pairs()
-        common_names(self.functions)
 
     def _check_pairs(self) -> None:
         counts = [f.num_paths for f in self.functions]
@@ -76,18 +110,6 @@ class Combined(AbstractFunctions):
         devices = {f.device for f in self.functions}
         if len(devices) > 1:
             raise ValueError(f"expected functions on one device, got {sorted(map(str, devices))}; move some with .to()")
-
-    @property
-    def input_names(self) -> Names:
-        return common_names(self.functions)
-
-    @property
-    def num_paths(self) -> int:
-        return self.functions[0].num_paths
-
-    @property
-    def num_outputs(self) -> int:
-        return self.functions[0].num_outputs
 
     @property
     def _origin(self) -> Tensor:
@@ -152,9 +174,6 @@ class Combined(AbstractFunctions):
 
     def _of(self, transform: Transform) -> Self:
         return self._with([f._of(transform) for f in self.functions])
-
-    def _takes(self, x: Tensor) -> bool:
-        return all(f._takes(x.to(f.dtype)) for f in self.functions)
 
 
 def _common_outputs(functions: Iterable[AbstractFunctions]) -> int:

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from ..core import saving as store
-from ..core.checks import ArrayLike, Names, Random, as_array, as_generator, check_names, common_names
-from ..core.value import Parts, Value
+from ..core.checks import ArrayLike, Random, as_array, as_generator, check_names
+from ..core.value import Parts
 from ..evaluate import joined_gradients
 from ..features import FeatureSpec
 from ..models.observations import Observations
 from ..models.transforms import Transform
 from ..solvers import Solver
-from .algebra import Selection, Stack
+from .algebra import Selection, Stack, _OverSameInputs
 from .arithmetic import AbstractFunctions, require_functions
 from .functions import Index, PlacedFunctions
 from .grids import write_in_slabs
 from .paths import AbstractPaths
 
 
-class OfMembers(Value):
+class OfMembers(_OverSameInputs):
     """Paths of several models over the same inputs: `members`, which agree on what is asked of the first."""
 
     saveable = False
@@ -33,34 +33,11 @@ class OfMembers(Value):
     def __init__(self, members: Sequence[AbstractFunctions]) -> None:
         super().__init__()
         self.members = Parts(members)
-        OfMembers.check(self)
-
-    def check(self) -> None:
-        if len(self.members) == 0:
-            raise ValueError("expected at least one model's paths, got none")
-        dims = {member.input_dim for member in self.members}
-        if len(dims) > 1:
-            raise ValueError(f"expected models of one input dimension, got {sorted(dims)}")
-        common_names(self.members)
+        _OverSameInputs.check(self)  # the rest of what a class checks is not there yet
 
     @property
-    def input_names(self) -> Names:
-        return common_names(self.members)
-
-    @property
-    def num_paths(self) -> int:
-        return self.members[0].num_paths
-
-    @property
-    def num_outputs(self) -> int:
-        return self.members[0].num_outputs
-
-    @property
-    def _origin(self) -> Tensor:
-        return self.members[0]._origin
-
-    def _takes(self, x: Tensor) -> bool:
-        return all(member._takes(x.to(member.dtype)) for member in self.members)
+    def _parts(self) -> Parts[AbstractFunctions]:
+        return self.members
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.members)} models: {self.members[0]!r}, ...)"
