@@ -97,19 +97,7 @@ class Combined(_OverSameInputs, AbstractFunctions):
 
     def check(self) -> None:
         super().check()
-        self._check_pairs()
-
-    def _check_pairs(self) -> None:
-        counts = [f.num_paths for f in self.functions]
-        if len(set(counts)) > 1:
-            few, most = min(counts), max(counts)
-            advice = f"repeat it, f[[0] * {most}]" if few == 1 else f"choose {few} of the others, g[:{few}]"
-            raise ValueError(
-                f"expected as many paths of every function, which are paired one by one, got {counts}; {advice}"
-            )
-        devices = {f.device for f in self.functions}
-        if len(devices) > 1:
-            raise ValueError(f"expected functions on one device, got {sorted(map(str, devices))}; move some with .to()")
+        _check_paired(self.functions)
 
     @property
     def _origin(self) -> Tensor:
@@ -174,6 +162,20 @@ class Combined(_OverSameInputs, AbstractFunctions):
 
     def _of(self, transform: Transform) -> Self:
         return self._with([f._of(transform) for f in self.functions])
+
+
+def _check_paired(functions: Iterable[AbstractFunctions]) -> None:
+    """ValueError where functions cannot be paired, path by path: they have other numbers of paths, or devices."""
+    counts = [f.num_paths for f in functions]
+    if len(set(counts)) > 1:
+        few, most = min(counts), max(counts)
+        advice = f"repeat it, f[[0] * {most}]" if few == 1 else f"choose {few} of the others, g[:{few}]"
+        raise ValueError(
+            f"expected as many paths of every function, which are paired one by one, got {counts}; {advice}"
+        )
+    devices = {f.device for f in functions}
+    if len(devices) > 1:
+        raise ValueError(f"expected functions on one device, got {sorted(map(str, devices))}; move some with .to()")
 
 
 def _common_outputs(functions: Iterable[AbstractFunctions]) -> int:
@@ -702,7 +704,7 @@ class Composition(AbstractFunctions):
                 f"compose: expected an inner function of {self.outer.input_dim} outputs, the inputs of the outer one, "
                 f"got {self.inner.num_outputs}; with_inputs=True puts the inputs before them"
             )
-        Combined._check_pairs(cast(Combined, self))
+        _check_paired(self.functions)
 
     @property
     def functions(self) -> list[AbstractFunctions]:
