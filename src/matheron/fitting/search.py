@@ -53,7 +53,8 @@ class SearchSettings:
 
     # Exact gradients: up to `rows_at_once`, L-BFGS-B uses all rows. Beyond, it finds the maximum for `rows_first`, from
     # where at most `gradient_steps` quasi-Newton steps use all rows, with the curvature that `rows_for_curvature` have.
-    # If these steps do not end, on ridges, L-BFGS-B takes `final_iterations` more with up to `most_rows_final`.
+    # If these steps do not end, on ridges, L-BFGS-B takes `final_iterations` more with up to `most_rows_final`. Without
+    # these, 2500 rows of "elevators" lose 0.65 nats and take half the time.
     rows_at_once: int = 2000
     rows_first: int = 1000
     rows_for_curvature: int = 1000

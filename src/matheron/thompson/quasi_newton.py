@@ -193,5 +193,5 @@ class _Limited:
 
 
 def _curved(s: Tensor, y: Tensor, least_cosine: float = 1e-10) -> Tensor:
-    """Whether the curvature along steps is positive, by the cosine of a step and the change of the gradient `[..., d]`."""
+    """Whether the curvature along steps `[..., d]` is positive, by their cosine with changes of the gradient."""
     return (s * y).sum(-1) > least_cosine * s.norm(dim=-1) * y.norm(dim=-1)
