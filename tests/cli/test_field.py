@@ -491,7 +491,7 @@ BAD = {
     "no rows": ("x,y,z\n", "w.csv has column names but no rows"),
     "one point": ("x,y,z\n1,2,3\n", "expected at least 3 rows with numbers, got 1"),
     "nothing but gaps": ("x,y,z\n1,2,\n1,3,\n2,2,\n3,3,\n", "expected at least 3 rows with numbers, got 0"),
-    "one value": ("x,y,z\n0,0,1\n1,0,1\n0,1,1\n", "z varies nowhere: there is nothing to fit"),
+    "one value": ("x,y,z\n0,0,1\n1,0,1\n0,1,1\n", "z has the same value in all rows, so there is nothing to fit"),
     "a line": ("x,y,z\n0,5,1\n1,5,2\n2,5,3\n", "y is the same in all rows"),
 }
 
@@ -509,7 +509,7 @@ def test_a_grid_that_misses_the_data_is_refused(table, tmp_path):
     cells.to_netcdf(tmp_path / "degrees.nc")
     result = invoke(table, "--mask", tmp_path / "degrees.nc", "--out", tmp_path / "f.nc")
     assert result.exit_code == 1
-    assert "the grid misses the data: along x it goes from 14 to 15" in result.stderr
+    assert "the grid and the data do not overlap: along x it goes from 14 to 15" in result.stderr
     assert "one coordinate system?" in result.stderr
 
 

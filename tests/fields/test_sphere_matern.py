@@ -122,6 +122,15 @@ def test_a_fit_with_it_stays_on_the_sphere_and_finds_its_lengthscale(tmp_path):
     assert torch.equal(again(fields.on_sphere(lonlat)), matheron.draw(model.inner, 2, seed=0)(fields.on_sphere(lonlat)))
 
 
+def test_another_kernel_of_the_sphere_is_taken_as_it_is():
+    """1 + 2 <x, x'> on the unit sphere, by its features: harmonics of degrees 0 and 1."""
+    lonlat = np.random.default_rng(0).uniform(0, 20, (30, 2))
+    kernel = kernels.from_features(lambda x: torch.cat([torch.ones_like(x[:, :1]), 2**0.5 * x], dim=1))
+    model = fields.fit_sphere(lonlat, lonlat[:, 1], 1.0 * kernel, radius=1.0, noise=0.1, num_starts=1)
+    paths = fields.draw_field(model, 2, lonlat, seed=0)
+    assert model.centre is None and "spherical harmonics to degree 1, 100% of the variance" in repr(paths)
+
+
 def test_a_lengthscale_too_short_for_the_series_is_warned_of():
     assert fields.SphereMatern(1.5, 2000.0).truncated < 1e-5
     short = fields.SphereMatern(1.5, 50.0)

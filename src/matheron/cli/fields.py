@@ -267,7 +267,10 @@ def _across_the_dateline(wells: FieldData, say: Callable[[str], None]) -> FieldD
 
     east, points = unwrapped(wells.points[:, 0]), wells.points.copy()
     if (east != points[:, 0]).any():
-        say(f"  {wells.names[0]} crosses the line where it begins again: {east.min():.6g} to {east.max():.6g}")
+        say(
+            f"  {wells.names[0]} crosses the date line, or 0 degrees; it is now counted from {east.min():.6g} to "
+            f"{east.max():.6g}"
+        )
         points[:, 0] = east
     return replace(wells, points=points)
 

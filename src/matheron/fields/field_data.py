@@ -211,7 +211,7 @@ def _brought_into(points: np.ndarray, names: Sequence[str], crs: object, to: obj
     lost = ~np.isfinite(moved).all(axis=1)
     if lost.any():
         raise ValueError(
-            f"--to: {int(lost.sum())} of {len(points)} points have no place in that coordinate reference system; the "
+            f"--to: {int(lost.sum())} of {len(points)} points are outside of that coordinate reference system; the "
             f"coordinates are {_ranges(points, names)}"
         )
     return moved
@@ -220,7 +220,11 @@ def _brought_into(points: np.ndarray, names: Sequence[str], crs: object, to: obj
 def _check_spread(rows: np.ndarray, names: Sequence[str], path: Path) -> None:
     for column, name in zip(rows.T, names, strict=True):
         if column.min() == column.max():
-            what = "varies nowhere: there is nothing to fit" if name == names[-1] else "is the same in all rows"
+            what = (
+                "has the same value in all rows, so there is nothing to fit"
+                if name == names[-1]
+                else "is the same in all rows"
+            )
             raise ValueError(f"{path.name}: {name} {what}")
 
 

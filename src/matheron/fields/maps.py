@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def thinned(axis: np.ndarray, most: int = 600) -> slice:
-    """Some of an axis, evenly: as many as a picture shows, which are more than a panel has pixels."""
+    """An evenly spaced selection of an axis, of at most `most` cells: more than a panel of the picture has pixels."""
     return slice(None, None, max(1, -(-len(axis) // most)))
 
 
@@ -58,7 +58,9 @@ def picture(
     figure = Figure(figsize=(1.0, 1.0))  # the panels are placed in inches, and the figure is cut around them
     wide = 3.1  # a panel, in inches
     tall = wide * float(np.clip(ratio, 0.25, 2.0))
-    size = float(np.clip(2000 / len(points), 0.5, 14))  # many observations are small dots: the map is to be seen
+    size = float(
+        np.clip(2000 / len(points), 0.5, 14)
+    )  # many observations are drawn as small dots, so that the map remains visible
     for i, (title, values_map, scheme, norm, label) in enumerate(panels):
         row, column = divmod(i, 3)
         corner = (column * (wide + 1.1), -row * (tall + 0.45))

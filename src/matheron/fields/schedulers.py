@@ -72,7 +72,7 @@ def finished(tasks: Sequence[Delayed], client: Client | None, scheduler: Schedul
 
 
 def _in_threads(tasks: Sequence[Delayed]) -> Iterator[None]:
-    """Compute as many blocks at a time as torch has threads, each on one thread."""
+    """Compute blocks in parallel, each on one thread; their number is that of torch's threads."""
     threads = torch.get_num_threads()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:

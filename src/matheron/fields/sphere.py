@@ -22,7 +22,7 @@ from .blocks import Functions
 from .targets import Grid, as_targets
 
 EARTH = 6371.0  # km
-# Cells along each axis of a grid that its extent is found from.
+# The largest number of cells along each axis of a grid from which its extent is computed.
 _THINNED = 400
 
 
