@@ -151,7 +151,8 @@ def test_float32_stays_float32_and_blocks_change_nothing(tmp_path, monkeypatch):
     paths = drawn(k.Matern(2.5, 0.5)).to(torch.float32)
     f, x, own = written(paths, tmp_path), points(50, 1).float(), points(4, 50, 1).float()
     whole = [f.value_and_grad(at.numpy()) for at in (x, own)]
-    assert close(whole[0][0], paths(x), 1e-5)
+    summands = 1 + float(paths.update.v.abs().sum(1).max())  # the sizes of what is added up, rounded in either sum
+    assert close(whole[0][0], paths(x), 2 * 1.2e-7 * summands)
     monkeypatch.setattr(matheron_portable, "_BLOCK", 1000)
     for at, (value, gradient) in zip((x, own), whole, strict=True):
         again, slope = f.value_and_grad(at.numpy())
