@@ -438,7 +438,9 @@ def squared_distance(x: Tensor, z: Tensor, few: int = 1 << 14) -> Tensor:
     if x.shape[-1] > 16:
         return _by_product(x, z)
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
-        return _SquaredDistance.apply(x, z)
+        from .distance_in_graph import SquaredDistance
+
+        return SquaredDistance.apply(x, z)
     if transformed():  # which neither writes in place nor knows of scratch memory
         return (x.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
     columns = z.mT.contiguous()  # a coordinate's column is read in one stride: twice as fast
@@ -485,41 +487,3 @@ def distance_at_once(x: Tensor, z: Tensor, narrow: int = 16) -> Tensor | None:
         return None
     r = torch.cdist(x.reshape(-1, d), z, compute_mode="donot_use_mm_for_euclid_dist")
     return r.view(*x.shape[:-1], len(z))
-
-
-class _SquaredDistance(torch.autograd.Function):
-    """|x - z|^2 whose graph keeps the points alone: a difference per coordinate would keep d matrices."""
-
-    @staticmethod
-    def forward(x: Tensor, z: Tensor) -> Tensor:
-        return squared_distance(x, z)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def jvp(ctx, dx: Tensor, dz: Tensor):
-        x, z = ctx.saved_tensors
-        return 2 * (((x * dx).sum(-1, keepdim=True) - dx @ z.mT) + ((z * dz).sum(-1).unsqueeze(-2) - x @ dz.mT))
-
-    @staticmethod
-    def vmap(info, in_dims, x: Tensor, z: Tensor):
-        ndim = max(one.ndim - (at is not None) for one, at in zip((x, z), in_dims, strict=True))
-        x, z = (one if at is None else _batch_first(one, at, ndim) for one, at in zip((x, z), in_dims, strict=True))
-        return _SquaredDistance.apply(x, z), 0
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        x, z = ctx.saved_tensors
-        # sum_j g_ij 2 (x_i - z_j), as products
-        dx = 2 * (x * grad.sum(-1, keepdim=True) - grad @ z)
-        dz = 2 * (z * grad.sum(-2).unsqueeze(-1) - grad.mT @ x)
-        return dx.sum_to_size(x.shape), dz.sum_to_size(z.shape)
-
-
-def _batch_first(x: Tensor, at: int, ndim: int) -> Tensor:
-    """A tensor whose axis `at` is a batch, with that axis before `ndim` others."""
-    x = x.movedim(at, 0)
-    return x.reshape(x.shape[0], *[1] * (ndim + 1 - x.ndim), *x.shape[1:])
