@@ -88,8 +88,9 @@ def box_of(cells: DataArray | dict[str, np.ndarray], wells: FieldData) -> tuple[
         axis = targets.axes[i]
         if axis.max() < column.min() or axis.min() > column.max():
             raise ValueError(
-                f"the grid and the data do not overlap: along {name} it goes from {axis.min():.6g} to {axis.max():.6g}, "
-                f"the observations from {column.min():.6g} to {column.max():.6g}; are both in one coordinate system?"
+                f"the grid and the data do not overlap: along {name} it goes from {axis.min():.6g} to "
+                f"{axis.max():.6g}, the observations from {column.min():.6g} to {column.max():.6g}; are both in one "
+                "coordinate system?"
             )
         low.append(min(float(axis.min()), float(column.min())))
         high.append(max(float(axis.max()), float(column.max())))
