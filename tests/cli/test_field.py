@@ -221,7 +221,7 @@ def test_a_grid_goes_the_short_way_across_the_dateline_and_once_round_the_earth_
         pd.DataFrame({"lon": lon, "lat": lat, "z": np.sin(east)}).to_csv(tmp_path / "t.csv", index=False)
         result = invoke(tmp_path / "t.csv", *words, "--out", tmp_path / f"{name}.nc")
         assert result.exit_code == 0, result.output
-        assert ("crosses the line" in result.output) == (name == "pacific")
+        assert ("crosses the date line" in result.output) == (name == "pacific")
     pacific, world = (xr.open_dataset(tmp_path / f"{name}.nc").lon.values for name in ("pacific", "world"))
     assert 169 < pacific.min() < pacific.max() < 191
     assert (world.min(), world.max()) == (-180, 180)
