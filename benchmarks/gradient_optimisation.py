@@ -67,7 +67,7 @@ def regrets(way: str, seed: int, kernel: kernels.Kernel, mean: float, rounds: in
     found = []
     for step in range(rounds):
         y, dy = hartmann(X)
-        observed: list[observe.Observable] = [observe.value(X)]
+        observed = [observe.value(X)]
         targets = [y]
         if way == "gradients":
             observed, targets = [*observed, observe.gradient(X)], [y, dy]

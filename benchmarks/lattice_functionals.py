@@ -96,6 +96,7 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         modes = " x ".join(map(str, paths.update.basis.shape))
         stats = paths.solver_stats
+        assert stats is not None
         print(
             f"| {name} | {gp.num_data:,} | {modes} | {stats.iterations} | {seconds:.1f} | {cpu:.0f} | {error:.2f} | "
             f"{of_mean:.2f} | {grid:.1f} | {peak:.1f} |",

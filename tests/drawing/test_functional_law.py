@@ -40,7 +40,7 @@ class Rows:
         P, w = points(6, d, seed + 3).reshape(2, 3, d), torch.randn(2, 3, generator=gen(seed), dtype=DOUBLE)
         low = 0.6 * points(2, d, seed + 4)
         out = {} if output is None else {"output": output}
-        self.blocks: list[observe.Observable] = [
+        self.blocks = [
             observe.value(X, **out),
             observe.gradient(A, **out),
             observe.derivative(B, d - 1, **out),

@@ -24,7 +24,7 @@ def angles(a, b):
     return np.arctan2(across, np.sin(lat) * np.sin(lat2) + np.cos(lat) * np.cos(lat2) * np.cos(d))
 
 
-def closed_form(a, b, nu, lengthscale, degree=512):
+def closed_form(a, b, nu, lengthscale, degree=512) -> np.ndarray:
     """The Legendre series of the Matern kernel on a sphere of radius 6371, term by term."""
     n = np.arange(degree + 1)
     eigenvalue = n * (n + 1) / 6371**2
@@ -33,7 +33,7 @@ def closed_form(a, b, nu, lengthscale, degree=512):
         spectrum = (2 * nu / lengthscale**2 + eigenvalue) ** (-nu - 1) / (2 * nu / lengthscale**2) ** (-nu - 1)
     weights = (2 * n + 1) * spectrum
     t = np.cos(angles(a, b))
-    return sum(w * eval_legendre(i, t) for i, w in enumerate(weights / weights.sum()))
+    return np.sum([w * eval_legendre(i, t) for i, w in enumerate(weights / weights.sum())], axis=0)
 
 
 def places(n, seed=0):
