@@ -20,7 +20,7 @@ pytest.importorskip("plotly", reason="plotly is not installed")
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    for name in ("overview-quick", "wasserstein-quick"):
+    for name in ("overview-paper", "wasserstein-quick"):
         shutil.copy(FILES / f"{name}.jsonl", folder)
     (folder / "broken.jsonl").write_text('{"matheron results": 1, "experiment": "<b>none</b>"}\n')
     out = folder / "report.html"
@@ -50,7 +50,7 @@ def test_curves_are_the_medians_of_the_table(file):
 
 
 def test_a_later_record_of_a_trial_counts(tmp_path):
-    lines = (FILES / "overview-quick.jsonl").read_text().splitlines()
+    lines = (FILES / "overview-paper.jsonl").read_text().splitlines()
     failed = {"key": json.loads(lines[1])["key"], "error": "it failed at first"}
     file = tmp_path / "a.jsonl"
     file.write_text("\n".join([lines[0], json.dumps(failed), *lines[1:]]))

@@ -232,7 +232,7 @@ REFUSALS: dict[str, tuple[Any, type[Exception], str]] = {
     "a mean of two outputs": (
         lambda: draw(exact(mean=lambda x: x), 1),
         ValueError,
-        r"mean: expected one number per point, or one per output \(1\), got 2",
+        "mean: expected one number per point for one output, got 2 of them",
     ),
     "a mean that answers NumPy": (lambda: draw(exact(mean=lambda x: np.ones(3)), 1), ValueError, "got ndarray"),
     # Tasks.

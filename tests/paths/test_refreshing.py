@@ -275,7 +275,7 @@ def test_what_cannot_be_refreshed_says_what_to_do():
     gp = given_first(20)
     with pytest.raises(TypeError, match="do not keep these; draw again given all the data"):
         draw(gp, 2, domain=UNIT, solver="lattice").refreshed(X[:2])
-    with pytest.raises(TypeError, match="give weight_space a model of all the data"):
+    with pytest.raises(TypeError, match="call weight_space with a model of all data"):
         matheron.samplers.weight_space(gp, 2).refreshed(X[:2])
     with pytest.raises(ValueError, match="keep: expected points"):
         draw(gp, 3).refreshed(rand(3, 2, 2))
