@@ -39,8 +39,8 @@ def fit_dynamics(
     Args:
         data: states of one episode `[T + 1, d_s]`, of several (a list of such, of any lengths, or one array
             `[e, T + 1, d_s]`), or a pandas DataFrame, rows in the order of time.
-        controls: what was applied between a state and the next, `[T, d_c]` per episode; for a DataFrame, the names of
-            columns of controls; each row has the control that acts on the state of that row.
+        controls: what was applied between a state and the next, `[T, d_c]` per episode. For a DataFrame, the names of
+            its columns of controls; each row has the control that acts on the state of that row.
         states: for a DataFrame, the names of its state columns.
         episode: for a DataFrame, the column, or level of the index, that tells episodes apart; None is one episode.
         time: times of the states, `[T + 1]` per episode, or the name of a column. "euler" uses them for steps of

@@ -1,14 +1,15 @@
 """The paper's baseline for roll-outs (appendix C, equation 47): each value of a drift given all values before it.
 
 At each step the current input joins the inducing points and the value drawn there joins the inducing values, exactly
-but for a jitter. The prior covariance of inducing points and visited inputs is kept as its Cholesky factor's inverse,
-which grows by a row, and the inducing covariance as a root that is downdated, so that step t costs (m + t)^2 and all of
-them cost their cube. With the inverse, a step is two products with a vector, whose cost on a GPU is that of reading it.
-Triangular solves with one right-hand side took three to six times as long there, and two to ten times on a CPU, where
-the growing factor is copied for each.
+but for a jitter. The prior covariance of inducing points and visited inputs is kept as the inverse of its Cholesky
+factor, which grows by a row. The inducing covariance is kept as a root that is downdated. With m inducing points, step
+t therefore costs O((m + t)^2), and T steps cost O((m + T)^3). With the inverse, a step is two products with a vector,
+whose cost on a GPU is that of reading it. Triangular solves with one right-hand side took three to six times as long
+there, and two to ten times on a CPU, where the growing factor is copied for each.
 
 The paper's augmented q keeps the mean of u as it was. Conditioning u on the value just drawn moves its mean too, and
-here it does: without that the law is wrong. `as_written=True` leaves it, to show by how much.
+here it is moved: without that the law is wrong. `as_written=True` keeps the mean as the paper does, to show the size of
+the error.
 """
 
 from __future__ import annotations
@@ -166,9 +167,9 @@ def times(a: Tensor, R: Tensor, rows: int = 128) -> Tensor:
 def downdate(V: Tensor, a: Tensor, left: Tensor) -> Tensor:
     """A root of V^T (I - a a^T / (left + a^T a)) V, the covariance of u = V^T xi given a^T xi + N(0, left).
 
-    I - a a^T / (left + a^T a) = U U^T with U upper triangular, whose entries are in closed form: of column j they are
-    sqrt(e_j / e_{j+1}) on the diagonal and -a_i a_j / sqrt(e_j e_{j+1}) above it, where e_j = left + sum_{i<j} a_i^2.
-    U^T V costs m^2, by running sums. Nothing cancels: left > 0 may be as small as it likes.
+    I - a a^T / (left + a^T a) = U U^T, where U is upper triangular with entries in closed form. Column j has
+    sqrt(e_j / e_{j+1}) on the diagonal and -a_i a_j / sqrt(e_j e_{j+1}) above it, with e_j = left + sum_{i<j} a_i^2.
+    U^T V costs O(m^2), by running sums. Nothing cancels, however small left > 0 is.
 
     `[s, m, m], [s, m], [s] -> [s, m, m]`
     """

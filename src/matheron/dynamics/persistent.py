@@ -1,8 +1,9 @@
 """Roll-outs on a GPU in a few launches: a fused kernel computes many steps of each trajectory.
 
-The same states as step by step, to rounding, and the same noise from the same generator. For paths that the fused
-kernels serve (see `evaluate.fused`) in up to 16 inputs, with affine transforms and means and without a domain, and
-controls that do not depend on the state; for maps in discrete time, and Euler's method. All else goes step by step.
+The states are the same as step by step, to rounding, with the same noise from the same generator. The paths must be
+such that the fused kernels serve them (see `evaluate.fused`), in up to 16 inputs, with affine transforms and means and
+without a domain. The dynamics must be a map in discrete time or use Euler's method, with controls that do not depend on
+the state. All else goes step by step.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ def rollout(
             to the system of every path. Each path is evaluated at a points and not copied.
         diffusion: Sigma, a variance: one number, one per state `[d_s]`, or a covariance `[d_s, d_s]`.
         keep_every: keep the first state and every k-th after it, k = keep_every.
-        gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion, with
-            checkpoints, so that memory grows with the states and not with the paths' features. Under transforms of
-            `torch.func` (grad, vmap, ...) they always do, without checkpoints.
+        gradients: let gradients flow from the trajectory to the initial state, the controls and the diffusion. With
+            checkpoints, memory grows with the states and not with the paths' features. Under transforms of `torch.func`
+            (grad, vmap, ...) gradients always flow, without checkpoints.
         generator, seed: draws the process noise, a generator or a seed.
 
     Returns:

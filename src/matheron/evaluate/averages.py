@@ -1,8 +1,8 @@
 """Averages of functions over boxes, as functions of the boxes.
 
-The average of a wave over a box is the wave at the centre, times a product of sines over the sides; that of k(., z) is
-known where the kernel is a product of those of one coordinate (`kernels.averaged`). So the averages of a path are a
-sum of weighted sums as the path is, at points of 2 d coordinates: a box's centre and its sides.
+The average of a wave over a box is the wave at the centre, times a product of sincs of the sides. The average of
+k(., z) is known where the kernel is a product of kernels of one coordinate (`kernels.averaged`). So the averages of a
+path are a sum of weighted sums, as the path is, at points of 2 d coordinates: a box's centre and its sides.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Basis functions: what a path is a weighted sum of, and how the sum is taken without ever storing it whole.
 
-Every basis here has two methods, for x `[B, n, d]` and weights `[B, r, c]` (B problems, r weighted sums each, c
-basis functions): the sums `[B, r, n]`, and the sums with their gradients `[B, r, n, d]`. Shared points are B = 1 and
-r = all paths; own points are B = all paths and r = 1. The caller keeps B * n * c small (see `matheron.evaluate`)."""
+Every basis here takes x `[B, n, d]` and weights `[B, r, c]`: B problems with r weighted sums each, of c basis
+functions. One method gives the sums `[B, r, n]`, another the sums with their gradients `[B, r, n, d]`. At shared
+points, B = 1 and r counts all paths. At own points, B counts all paths and r = 1. The caller keeps B * n * c small (see
+`matheron.evaluate`)."""
 
 from __future__ import annotations
 

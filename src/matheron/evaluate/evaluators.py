@@ -1,12 +1,12 @@
 """How paths are computed: evaluators that each take some of the terms of a record, and blocks that take the rest.
 
-A record's evaluators are chosen once for each kind of points: each in turn says which terms it computes there and
-leaves the others to the next, so that one unusual term does not keep the rest from a fast way. The parts add up.
+A record's evaluators are chosen once for each kind of points. Each in turn says which terms it computes there and
+leaves the others to the next. So one unusual term does not keep the rest from a fast way. The parts add up.
 
-Blocks are the last. A block is some of the points (and, where each path has its own, some of the paths). Its basis
-functions are made, used in one product for all paths, and dropped; nothing of size [s, n, ell] or [n, ell] ever exists,
-and peak extra memory is bounded whatever the number of points, paths and features. Where hyperparameters are in a
-graph, the backward pass makes each block's basis functions again.
+Blocks take what is left at the end. A block is some of the points (and, where each path has its own, some of the
+paths). Its basis functions are made, used in one product for all paths, and dropped. Nothing of size [s, n, ell] or
+[n, ell] ever exists. Peak extra memory is therefore bounded, whatever the number of points, paths and features. Where
+hyperparameters are in a graph, the backward pass makes each block's basis functions again.
 """
 
 from __future__ import annotations
@@ -175,8 +175,9 @@ class Blocks(Evaluator):
 
     Args:
         cpu_block: numbers in a block on a CPU, if float64; twice as many in float32. A block that stays in cache is
-            faster than the largest that fits the budget: 64 paths with 4,096 features and 1,024 data (the headline of
-            benchmarks/cases.py) take up to half as long again with half of this, and at own points a tenth with twice.
+            faster than the largest that fits the budget. The benchmark is 64 paths with 4,096 features and 1,024 data
+            (the headline of benchmarks/cases.py). With half of this number it takes up to half as long again; with
+            twice, at own points, a tenth longer.
         memory_budget: the most that an evaluation holds beyond its inputs and its result, in bytes.
         temporaries: arrays of a block's size that are alive at once in the worst kernel, counted from above.
         small: numbers in all below which there is one block, and allocating is cheaper than keeping accounts of memory.

@@ -1,8 +1,9 @@
 """A record on a tensor grid x1 x x2 x ...: each term by its factors where it separates, by blocks of points where not.
 
-cos(a + b) = cos a cos b - sin a sin b, so a Fourier basis on an n1 x n2 grid needs (n1 + n2) ell trigonometric
-functions instead of n1 n2 ell, and the sum over features is a matrix product. The same holds for a kernel that is a
-product over dimensions (RBF, Periodic, products of kernels on different dimensions). The rest is evaluated as a list.
+Because cos(a + b) = cos a cos b - sin a sin b, a Fourier basis separates over the axes. On an n1 x n2 grid it needs
+(n1 + n2) ell trigonometric functions instead of n1 n2 ell, and the sum over features is a matrix product. The same
+holds for a kernel that is a product over dimensions (RBF, Periodic, products of kernels on different dimensions). The
+rest is evaluated as a list.
 """
 
 from __future__ import annotations

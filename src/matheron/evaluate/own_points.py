@@ -1,7 +1,7 @@
 """Evaluation where a basis function serves one sum only: each path at its own points, or one path alone.
 
-Then w cos(theta . x) + w' sin(theta . x) is one cosine, a cos(theta . x + tau), with an amplitude and a phase of the
-path's own: half the trigonometric functions. Its gradient is -a sin(theta . x + tau) theta, a plain product with the
+Then w cos(theta . x) + w' sin(theta . x) = a cos(theta . x + tau), with the path's own amplitude and phase. This halves
+the number of trigonometric functions. Its gradient is -a sin(theta . x + tau) theta, a plain product with the
 frequencies, and so it is with the centres of radial kernels. What follows from the paths is derived once per record,
 which is also what makes a call at a single point cheap.
 """
@@ -60,8 +60,10 @@ def one_sum_each(record: Record) -> Record:
 def of_some(
     all_paths: Callable[[Tensor], tuple[Tensor, Tensor]], num_paths: int, x: Tensor, of: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Values and gradients of path of[i] at x[i], `[p, 1, d], [p] -> [p, 1, t], [p, 1, t, d]`, by those of all paths at
-    as many points each as the most that any has: less than a plan for fewer."""
+    """Values and gradients of path of[i] at x[i], `[p, 1, d], [p] -> [p, 1, t], [p, 1, t, d]`.
+
+    All paths are evaluated, each at as many points as the most that any path has. This is cheaper than a plan for fewer
+    paths."""
     counts = torch.zeros(num_paths, dtype=torch.long, device=x.device).index_add_(0, of, torch.ones_like(of))
     order = of.argsort(stable=True)
     column = torch.empty_like(of)

@@ -145,8 +145,8 @@ class WeightedSum(PathTerm):
 def _merged_if_equal(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     """Weights `[1, r, c]` and cotangents `[1, r, n]` with the same vector-Jacobian product, in one row if possible.
 
-    Where the cotangents of a row are the same at all points, as those of a sum or a mean over paths and points are, the
-    product is the gradient of one function: sum_r G_r W_r are its weights.
+    The cotangents of a sum or a mean over paths and points are the same at all points. Where that is so, the product is
+    the gradient of one function with the weights sum_r G_r W_r.
     """
     if G.device.type != "cpu" or G.shape[1] == 1 or not bool((G == G[..., :1]).all()):
         return W, G

@@ -1,9 +1,9 @@
 """Functions as plain torch modules: sums of waves, products of linear forms, functions k(., z_j), without blocks.
 
-A module has buffers, `fields` that are JSON, and parts; it has no blocks of points and no branch that depends on data,
-so that `torch.export`, `torch.compile(fullgraph=True)`, `torch.func` and ONNX take it. Points x are `[n, d]`, shared by
-all paths, or `[s, n, d]`, each path's own; parts return `[s, n, t]`. Transforms that are not affine, and functions of a
-user's own, are parts as they are.
+A module has buffers, `fields` that are JSON, and parts. It has no blocks of points and no branch that depends on data.
+Therefore `torch.export`, `torch.compile(fullgraph=True)`, `torch.func` and ONNX accept it. Points x are `[n, d]`,
+shared by all paths, or `[s, n, d]`, each path's own; parts return `[s, n, t]`. Transforms that are not affine, and the
+user's own functions, become parts unchanged.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
 def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise: ArrayLike) -> ExactGP:
     """Condition a model also on averages of the field over blocks: y_b = mean of f over block b + eps.
 
-    Each average is one more observation, a weighted sum of values (`observe.combine`), so a draw factorises as many
-    rows as there are data and blocks, however many points represent a block. Averages over boxes, with as many points
-    as the kernel needs, are `observe.mean(lower, upper)`.
+    Each average is one more observation, a weighted sum of values (`observe.combine`). A draw therefore factorises as
+    many rows as there are data and blocks, however many points represent a block. Averages over boxes, with as many
+    points as the kernel needs, are `observe.mean(lower, upper)`.
 
     Args:
         gp: the kernel, the mean, and the observations.

@@ -31,9 +31,9 @@ def draw_field(
 ) -> AbstractPaths | OnSphere:
     """Draw functions for a grid by `matheron.draw`, for use in `simulate`, `summarise` and `mean`.
 
-    Random Fourier features cause visible stripes in single realisations, although means and covariances are right. So
-    features are chosen for the grid: a Fourier lattice over its box in up to three dimensions, spherical harmonics on
-    the sphere, and 16,384 random frequencies for kernels that have neither.
+    Random Fourier features cause visible stripes in single realisations, although means and covariances are right.
+    Therefore features are chosen for the grid. In up to three dimensions they are a Fourier lattice over its box, and
+    on the sphere they are spherical harmonics. Kernels that have neither get 16,384 random frequencies.
 
     Args:
         model: what `fit_sphere` returns, or anything that `matheron.draw` takes.

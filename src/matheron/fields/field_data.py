@@ -171,8 +171,10 @@ def _ranges(points: np.ndarray, names: Sequence[str]) -> str:
 
 
 def _check_crs(points: np.ndarray, names: Sequence[str], crs: object, near: float = 1.0) -> str | None:
-    """A ValueError where points `[n, 2]` of a projected system look like degrees; a remark where none of them is in the
-    area that it is made for, nor `near` to it, in degrees.
+    """Check that points `[n, 2]` are plausible coordinates of the system `crs`.
+
+    Points of a projected system that look like degrees raise a ValueError. A remark is returned where no point is in
+    the system's area of use, nor within `near` degrees of it.
 
     Coordinates as small as degrees would lie within a few hundred metres of the origin of a projected system. Named
     systems have their origin outside the area of use, so that coordinates are large and positive.
@@ -232,8 +234,9 @@ def stations() -> DataFrame:
     """Heights above sea level, in metres, of 1200 gravity stations in and around Lesotho, as a DataFrame.
 
     They are a sample of the stations between 24 and 32 degrees east and 26.5 and 32.5 degrees south in the gravity data
-    of southern Africa that NOAA's National Centers for Environmental Information distribute in the public domain
-    (14,559 records received in January 1986; as repackaged in the Fatiando a Terra collection of open data).
+    of southern Africa. NOAA's National Centers for Environmental Information distribute these data in the public
+    domain: 14,559 records, received in January 1986. The copy used here is that of the Fatiando a Terra collection of
+    open data.
 
     >>> from matheron import fields
     >>> table = fields.stations()

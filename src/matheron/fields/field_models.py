@@ -138,10 +138,11 @@ def fit_sphere(
 ) -> OnSphere:
     """`fit_field` for longitudes and latitudes in degrees, with one lengthscale, in km, for all directions.
 
-    If the data (and the grid) lie within 25 degrees of their middle, as those of a country do, the model is in a
-    plane: the azimuthal equidistant projection about the middle, which changes distances by at most 3%. Otherwise it
-    is on the sphere, with chords as distances. A kernel of the sphere itself, such as `SphereMatern`, is exact: it
-    depends on great-circle distances, and no data are projected. Poles and the date line need no special treatment.
+    If the data (and the grid) lie within 25 degrees of their middle, as those of a country do, the model is in a plane.
+    The plane is the azimuthal equidistant projection about the middle, which changes distances by at most 3%. Otherwise
+    the model is on the sphere, with chords as distances. A kernel of the sphere itself, such as `SphereMatern`, is
+    exact: it depends on great-circle distances, and no data are projected. Poles and the date line need no special
+    treatment.
 
     Args:
         lonlat, y: points `[n, 2]` and values `[n]`.

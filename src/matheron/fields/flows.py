@@ -29,9 +29,9 @@ def curl_free(
     gradients in closed form.
 
     Args:
-        kernel: of the potential p, which a function of this kernel is. Functions must be differentiable (RBF, Matern
-            with nu > 1), and velocities vary as derivatives do: of an RBF kernel with variance 1 and lengthscale l
-            each component has variance 1 / l^2. `kernel + kernels.Linear()` adds a field that is the same everywhere.
+        kernel: kernel of the potential p. Its functions must be differentiable (RBF, Matern with nu > 1). Velocities
+            vary as derivatives do: with an RBF kernel of variance 1 and lengthscale l, each component has variance
+            1/l^2. `kernel + kernels.Linear()` adds a field that is the same everywhere.
         X: where velocities are observed, `[n, d]`.
         velocities: `[n, d]`.
         noise: the variance of their errors: a number, one for each place `[n]`, or one for each number `[n, d]`.

@@ -42,8 +42,8 @@ def simulate(
             features, which cause visible stripes in single realisations.
         grid: where. A mapping of named axes in the order of the paths' inputs, `{"x": ..., "y": ...}`: the field's
             dims are the same names reversed, as rasters are stored. Or an xarray object whose coordinates are the grid:
-            its dims reversed are the inputs, cells that are NaN (or False) in a DataArray stay NaN, and attributes
-            and CRS are kept. Or a table of points (a DataFrame, a GeoDataFrame), or points `[n, d]`: dims
+            its dims reversed are the inputs, and attributes and CRS are kept. Cells that are NaN (or False) in a
+            DataArray stay NaN. Or a table of points (a DataFrame, a GeoDataFrame), or points `[n, d]`: dims
             `(path, point)`.
         chunks: cells along each axis of a block, or a mapping of dims to sizes, where a dim left out is not cut.
             "auto" makes blocks of about 64 MB, with up to 64 paths in each; fewer, of more cells, on a lattice.

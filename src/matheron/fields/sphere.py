@@ -74,8 +74,8 @@ def on_plane(lonlat: ArrayLike, centre: Sequence[float], radius: float = EARTH) 
 def middle_of(lonlat: ArrayLike) -> tuple[tuple[float, float], float]:
     """The middle (longitude, latitude) of points `[n, 2]`, and how far from it they reach, in degrees.
 
-    The middle is the centre of the smallest cap that holds them, found by moving towards whichever point is farthest
-    (Badoiu and Clarkson 2003), and rounded to a tenth of a degree.
+    The middle is the centre of the smallest cap that holds the points, rounded to a tenth of a degree. It is found by
+    moving towards whichever point is farthest (Badoiu and Clarkson 2003).
 
     >>> from matheron.fields.sphere import middle_of
     >>> middle_of([[170.0, 10.0], [-170.0, 10.0]])[0]

@@ -4,7 +4,7 @@
 
 with P_l the Legendre polynomials and s = lengthscale / radius. It solves on the sphere the equation that the Matern
 kernel solves in the plane (Whittle 1963; Borovitskiy, Terenin, Mostowsky and Deisenroth, Matern Gaussian processes on
-Riemannian manifolds, 2020); as nu grows, a_l tends to (2 l + 1) exp(-s^2 l (l + 1) / 2), the heat kernel. All a_l are
+Riemannian manifolds, 2020). As nu grows, a_l tends to (2 l + 1) exp(-s^2 l (l + 1) / 2), the heat kernel. All a_l are
 positive, so that k is positive definite (Schoenberg 1942). The Matern formula of Euclidean space, at great-circle
 distances, is not positive definite for nu above 1/2 (Gneiting 2013).
 """

@@ -1,8 +1,9 @@
 """Evaluation in fused GPU kernels: phases, waves and their weighted sum in one pass, and the same for kernels.
 
 Nothing of size [n, ell] or [n, m] is ever in memory. These are Triton kernels for CUDA devices of compute capability
-8.0 and on, for Fourier features of any kind, and updates with sums of RBF, Matern 1/2, 3/2, 5/2 and rational quadratic
-kernels, in up to 64 dimensions; all else, and paths that require grad, is left to blocks, with the same values.
+8.0 and above, in up to 64 dimensions. They serve Fourier features of any kind, and updates with sums of RBF, Matern
+1/2, 3/2, 5/2 and rational quadratic kernels. All else, and paths that require grad, is left to blocks, with the same
+values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The backward pass at shared points: what the gradients of all rows' sums add up to at each point.
+"""The backward pass at shared points: the gradients of all rows' sums, added up at each point.
 
-With G the gradients of the sums and W the weights, H = G W is the gradient of each basis function: a tile of H is made
-by tensor cores, meets the basis functions' derivatives, and is summed into the point's own gradient `[BN, d]`. A
-program takes BN points and BR rows; the tiles of rows are left to the caller to add up, in `out [tiles, n, d]`.
+With G the gradients of the sums and W the weights, H = G W is the gradient of each basis function. A tile of H is made
+by tensor cores, multiplied by the basis functions' derivatives, and summed into the point's own gradient `[BN, d]`. A
+program takes BN points and BR rows. The caller adds up the tiles of rows, in `out [tiles, n, d]`.
 """
 
 from __future__ import annotations

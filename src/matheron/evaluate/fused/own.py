@@ -1,7 +1,7 @@
 """Weighted sums row by row: each path at its own points, or with a basis of its own. No product is shared.
 
-A row is one output of one path. A program takes BN points of one row and goes through the basis functions BF at a time,
-in tiles `[BF, BN]` in which each point has one thread; with GRADIENT it writes the gradient in x beside the value.
+A row is one output of one path. A program takes BN points of one row and goes through the basis functions BF at a time.
+In its tiles `[BF, BN]` each point has one thread. With GRADIENT it writes the gradient in x beside the value.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """From paths to what `steps` needs: x' = x + f(x) with f's transforms, mean, bases and step size all folded in.
 
-With affine transforms x -> a x + b and f -> c f + e, and an affine mean, c f(a x + b) + e is again a sum of waves,
-radial functions and an affine part, now of x itself: frequencies and inverse lengthscales are multiplied by a, sums
-by c, and what an offset does to a phase is a rotation of its pair of weights. All of it is done in float64, and so is
-no less exact than the transform of each point.
+Let the transforms be x -> a x + b and f -> c f + e, and the mean affine. Then c f(a x + b) + e is again a sum of waves,
+radial functions and an affine part, now of x itself. Frequencies and inverse lengthscales are multiplied by a, and sums
+by c. The offset b shifts each phase, which rotates its pair of weights. All of this is done in float64, so it is no
+less exact than the transform of each point.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ LARGEST_SLOTS = 8
 class Recursion:
     """The increments of T rows, which are outputs of members side by side, in tensors of the paths' dtype.
 
-    origin `[D]`; theta, low: each member's frequencies `[g, D, F]` in turns, one after the other, as
-    `plan.Fourier.by_rows`; at `[s, T]`: where those of a path's row begin; weights `[s, T, 2, F]`. Radial functions
-    are in slots, each of one kind (a digit of `kinds`, base 8) and with at most one of each row: centres
-    `[slots, T, D, M]`, inverse lengthscales `[slots, T, D]`, alpha `[slots, T]`, weights `[s, slots, T, M]`. The mean
-    is slope `[T, D]` times what x is from the origin. All is multiplied by gain `[T]`, and level `[T]` added.
+    `origin` is `[D]`. `theta` and `low` have each member's frequencies `[g, D, F]` in turns, one after the other, as
+    `plan.Fourier.by_rows` does. `at [s, T]` says where the frequencies of a path's row begin, and their weights are
+    `[s, T, 2, F]`. Radial functions are in slots, each of one kind (a digit of `kinds`, base 8) and with at most one of
+    each row. They have centres `[slots, T, D, M]`, inverse lengthscales `[slots, T, D]`, `alpha [slots, T]` and weights
+    `[s, slots, T, M]`. The mean is the slope `[T, D]` times x - origin. All is multiplied by the gain `[T]`, and the
+    level `[T]` is added.
     """
 
     origin: Tensor

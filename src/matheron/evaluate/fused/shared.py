@@ -1,8 +1,8 @@
 """Weighted sums at points that many functions share: a tile of basis functions serves many rows, by tensor cores.
 
 A row is one output of one path. A program takes BN points and BR rows, goes through the basis functions BF at a time,
-and keeps nothing but its sums: `[BN, BR]` in registers. Tensor cores cut off what does not fit (they do not round), so
-each block's sums start at zero and are added by ordinary arithmetic: over thousands of terms the cuts would add up.
+and keeps nothing but its sums: `[BN, BR]` in registers. Tensor cores truncate instead of rounding, and over thousands
+of terms the truncation errors would add up. So each block's sums start at zero and are added by ordinary arithmetic.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Many steps of a recursion x' = x + f(x), or x' = f(x), in one launch: a program keeps the state of a trajectory and
-goes from step to step.
+"""Many steps of a recursion x' = x + f(x), or x' = f(x), in one launch.
 
-Each step evaluates the path's own functions at one point, all outputs in one tile `[outputs, basis]`, so that one
-reduction per step is all that threads wait for. Frequencies and weights are read again at every step, from the caches.
+A program keeps the state of a trajectory and goes from step to step. Each step evaluates the path's own functions at
+one point, all outputs in one tile `[outputs, basis]`, so that one reduction per step is all that threads wait for.
+Frequencies and weights are read again at every step, from the caches.
 """
 
 from __future__ import annotations
@@ -66,12 +66,11 @@ def advance(
     SLOTS: tl.constexpr, LINEAR: tl.constexpr, DRIVEN: tl.constexpr, ADDS: tl.constexpr, SPLIT: tl.constexpr,
     BF: tl.constexpr,
 ):  # fmt: skip
-    """`count` steps of the inputs x `[r, D]`, of which the first T are states, from step `first` on: `each`
-    trajectories per path, one after the other.
+    """`count` steps of the inputs x `[r, D]`, of which the first T are states, from step `first` on.
 
-    A step adds f to the states, or replaces them by it, puts zero in place of the other inputs, and adds
-    `drive[step] [driven, D]` to all, again and again over the trajectories. Every `every`-th state is kept. See
-    `recursion.Recursion` for the rest.
+    There are `each` trajectories per path, one after the other. A step adds f to the states, or replaces them by f, and
+    puts zero in place of the other inputs. Then it adds `drive[step] [driven, D]` to all inputs, repeated over the
+    trajectories. Every `every`-th state is kept. See `recursion.Recursion` for the rest.
     """
     trajectory = tl.program_id(0).to(tl.int64)
     path = trajectory // each

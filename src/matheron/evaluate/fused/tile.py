@@ -91,9 +91,10 @@ def points(
 ):
     """Points as the left operand of `turns`, and the unit of each: one far off takes no digits from the others.
 
-    In float32: whole numbers of the unit `[BN, K]`, and remainders in two half-precision parts. Where dimensions are
-    few the five products of these with the frequencies' parts fit beside each other into KC columns, and are one
-    operand (see `plan.Fourier.operand` for the other); else KC is 0, and the two parts are operands of their own.
+    In float32 points are whole numbers of the unit, `[BN, K]`, and remainders in two half-precision parts. Where
+    dimensions are few, the five products of these with the frequencies' parts fit beside each other into KC columns.
+    They are then one operand (see `plan.Fourier.operand` for the other). Otherwise KC is 0, and the two parts are
+    operands of their own.
     """
     k = tl.arange(0, K)
     v, lost = load_points(x, origin, i, inside, k, k < D, D)
@@ -121,9 +122,9 @@ def points(
 def turns(main, low, lowest, unit, theta, grid, K: tl.constexpr, KC: tl.constexpr, SPLIT: tl.constexpr):
     """theta . x in turns, less the nearest whole number, `[BN, BF]`; `theta` and `grid` point at a block.
 
-    In float32 both sides are whole numbers (of a unit of x, of a grid of theta) and remainders: the product of the
-    whole numbers is exact, so turns are taken off it without loss however many there are, and the remainders' products
-    are small.
+    In float32 both sides are whole numbers (of a unit of x, of a grid of theta) and remainders. The product of the
+    whole numbers is exact, so any number of turns is subtracted from it without loss. The remainders' products are
+    small.
     """
     k = theta[None, :] + tl.arange(0, K)[:, None]
     if SPLIT:
