@@ -24,8 +24,8 @@ def log_marginal_likelihood(model: object) -> Tensor:
         log p(y) = -1/2 r^T (K_nn + noise)^-1 r - 1/2 log |K_nn + noise| - n/2 log 2 pi,      r = y - mean(X)
 
     It is dense, computed in float64, and differentiable in whatever hyperparameters require grad. With an output
-    transform it is the density of the *user's* y, T(y) for the model's y: each observation's log |T'(y)| is subtracted,
-    so that models with different transforms of the same data can be compared.
+    transform it is the density of the *user's* y, T(y) for the model's y: each observation's log |T'(y)| is subtracted.
+    So models with different transforms of the same data can be compared.
 
     Args:
         model: an `ExactGP`, or a model of another library that is one. The models of `Outputs` are independent, and

@@ -57,10 +57,10 @@ def climb(
 ) -> tuple[Tensor, bool]:
     """Maximise by BFGS steps from `start` within the limits: the end, and whether the search converged.
 
-    It converges where a step is expected to gain less than `tolerance` per hyperparameter, by the curvature at that
-    point: a curvature from far away may predict no gain where there is much. A step went too far if the expected gain
-    after the step is much larger than before it, or if the gradient there is NaN. Then a shorter step from the same
-    point is tried.
+    The search converges where a step is expected to gain less than `tolerance` per hyperparameter. The expectation is
+    by the curvature at that point, since a curvature from far away may predict no gain where there is much. A step went
+    too far if the expected gain after the step is much larger than before it, or if the gradient there is NaN. Then a
+    shorter step from the same point is tried.
 
     Args:
         gradient: of the objective at a vector `[p]`, exact or estimated.

@@ -323,7 +323,7 @@ def default_kernel_priors(input_dim: int) -> dict[str, Prior]:
     """Priors of the kernel that `fit(None, ...)` takes, all log-normal: lengthscales grow with the root of d.
 
     The modes are sqrt(d) standard deviations for lengthscales, the targets' variance for the scale, and a hundredth of
-    it for the noise; logarithms have standard deviations of 1.25, 1.5 and 2.5.
+    it for the noise. The logarithms have standard deviations of 1.25, 1.5 and 2.5.
     """
     lengthscale = _about(math.sqrt(input_dim), 1.25)
     return {"lengthscale": lengthscale, "outputscale": _about(1.0, 1.5), "noise": _about(1e-2, 2.5)}

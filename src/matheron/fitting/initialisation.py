@@ -29,7 +29,8 @@ class Starts:
             follows the data closely to one that takes much of the data for noise, or back. Therefore both are starts:
             worth 31 nats on "trend", which needs the last variance, and 0.6 on "77 turns", which needs both lengths.
         short, gaps: along each column there are candidates with a lengthscale of `short`, a third of that, and so on
-            down to `gaps` times the usual gap between neighbours: worth 143 nats on "waves", 1.3 on "mostly noise".
+            down to `gaps` times the usual gap between neighbours. They are worth 143 nats on "waves", and 1.3 on
+            "mostly noise".
         noisy: a candidate with a larger noise variance counts as one with much noise; one such is always searched from.
             Worth 0.6 nats on "77 turns".
         random: random candidates for each start. They give the parts of a sum different numbers: worth 4 nats on "two

@@ -376,8 +376,8 @@ def _evidence(
 ) -> _Evidence:
     """Laplace's log p(y) and its slopes, those by way of the mode included.
 
-    With R = (K + W^-1)^-1 and V = (K^-1 + W)^-1 the slope in the mode is u = -1/2 diag(V) dW / df, since psi is flat
-    there, and the mode moves by (I + K W)^-1 (dK a + dm):
+    With R = (K + W^-1)^-1 and V = (K^-1 + W)^-1, the slope in the mode is u = -1/2 diag(V) dW / df, since psi is flat
+    there. The mode moves by (I + K W)^-1 (dK a + dm):
 
         d log p / dK  =  1/2 (a a^T - R) + 1/2 (q a^T + a q^T),     d log p / dm  =  a + q,     q = (I + W K)^-1 u
 

@@ -1,16 +1,16 @@
 """The gradient of the log marginal likelihood in up to three dimensions, estimated on a Fourier lattice.
 
-With f = Phi L w on a lattice, L_j L_j^T = H_j the covariance of its mode j (of several outputs a matrix; of one a
-number), Lambda the noise and M = I + L' Phi' Lambda^-1 Phi L,
+Let f = Phi L w on a lattice, where L_j L_j^T = H_j is the covariance of its mode j (a matrix for several outputs, a
+number for one). With Lambda the noise and M = I + L' Phi' Lambda^-1 Phi L,
 
     d log p / d H_j  =  1/2 (a_j a_j' - E[b_j b_j']),      a = L'^-1 u,    b = L'^-1 (w - v),
     M u  =  L' Phi' Lambda^-1 (y - m),      M v  =  w - L' Phi' Lambda^-1 eps,
 
-since L' Phi' K^-1 (y - m) = u and w - v has the covariance L' Phi' K^-1 Phi L: the pathwise estimator of Lin et al.
-(2024), in weight space. Powers and couplings depend on the kernel, modes do not: while one box serves, the data are
-transformed once and for all, and a gradient costs the same for any number of them. Monomials of linear and polynomial
-terms, and constants, stand beside the lattice: functions with weights of their own, whose variances have slopes as
-modes' do.
+since L' Phi' K^-1 (y - m) = u, and w - v has the covariance L' Phi' K^-1 Phi L. This is the pathwise estimator of Lin
+et al. (2024), in weight space. Powers and couplings depend on the kernel, but modes do not. While one box serves, the
+data are therefore transformed once and for all, and a gradient costs the same for any number of data. Monomials of
+linear and polynomial terms, and constants, are explicit functions beside the lattice. They have weights of their own,
+and log p has slopes in their variances as in those of modes.
 """
 
 from __future__ import annotations
@@ -183,9 +183,10 @@ class OnLattice:
 
     @torch.no_grad()
     def _solved(self, joint: Joint, scale: Tensor, m: Tensor | None) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
-        """Slopes of log p in the covariances of modes, `[h + 1, t, t]`, in those of what is beside the lattice,
-        `[k, t, t]` of each term, in the mean's levels `[t]`, and in the logarithms of the noise's scales
-        `[t]`."""
+        """Slopes of log p in covariances, in the mean's levels and in the logarithms of the noise's scales.
+
+        They are `[h + 1, t, t]` for the covariances of modes, and `[k, t, t]` for those of each term beside the
+        lattice. Levels and scales have `[t]` each."""
         t, h = len(self.rows), joint.lattice.num_pairs
         on, scale = t * joint.size, scale.to(self.X)
         level = torch.zeros_like(scale) if m is None else m.to(scale)
@@ -231,8 +232,8 @@ class OnLattice:
 class Merged:
     """The exact gradient, where many rows are copies of few: y may differ, inputs (and outputs) do not.
 
-    c rows at one input with noise s have the likelihood of one row, their mean y' with noise s / c, times that of their
-    differences from it, which depends on the noise alone:
+    The likelihood of c rows at one input with noise s has two factors. The first is that of one row, their mean y' with
+    noise s / c. The second is that of their differences from y', which depends on the noise alone:
 
         sum_i log N(y_i | f, s)
             =  log N(y' | f, s / c) - (c - 1)/2 log(2 pi s) - 1/2 log c - 1/2 sum_i (y_i - y')^2 / s

@@ -1,7 +1,9 @@
 """The log marginal likelihood and its exact gradient, dense.
 
-log p(y)      =  -1/2 r' a - 1/2 log det K - n/2 log 2 pi,      r = y - m(X),  a = K^-1 r
-d log p / dK  =  1/2 (a a' - K^-1)
+    log p(y)      =  -1/2 r' a - 1/2 log det K - n/2 log 2 pi,      r = y - m(X),  a = K^-1 r
+    d log p / dK  =  1/2 (a a' - K^-1)
+
+Here m is the mean, K is the covariance of the data with their noise, and a prime marks a transpose.
 """
 
 from __future__ import annotations

@@ -98,13 +98,14 @@ def fit(
         likelihood: one of `matheron.likelihoods`, if y are outcomes: counts, classes, or measurements with outliers.
             The fit then maximises the evidence of Laplace's approximation and returns a `LatentGP`, as
             `matheron.approximate` does. Only inputs are standardised, the mean is on the scale of the link, and `noise`
-            and `tasks` are refused. num_data="auto" uses at most 2000 outcomes, and `solver` is that of `approximate`.
+            and `tasks` are refused. At most 2000 outcomes are used with num_data="auto", and `solver` is that of
+            `approximate`.
         noise: the known variance of the noise, one number or one per observation. None fits one variance, or one per
             task, or one per block of functionals, and each is at least 1e-6 of the targets' variance.
         mean: None fits a constant (one per task), and "linear" a linear function. A number, a Mean or a callable is
             kept as given, in the user's units.
-        priors: a mapping from the name of a hyperparameter ("lengthscale", "noise", or in full
-            "parts.0.lengthscale") to a torch distribution, or to a function from values to their log density, in
+        priors: a mapping from the name of a hyperparameter ("lengthscale", "noise", or in full "parts.0.lengthscale")
+            to its prior. A prior is a torch distribution, or a function from values to their log density, in
             standardised units. The fit maximises log likelihood + log density. None means maximum likelihood, with weak
             priors (`fitting.weak_priors`) if there are fewer observations than hyperparameters. An empty mapping always
             means maximum likelihood.

@@ -460,8 +460,8 @@ def some_of(objective: Dense, count: int, generator: torch.Generator) -> Dense:
 
     Neighbours show the noise and variation over short distances, and inputs that were observed twice show the noise
     best. Random rows alone are further apart than all rows are, and may be fitted without noise where all rows have
-    some: with 1000 of 2500 rows of kin40k the likelihood of all rows ended 80 nats below its maximum instead of 21.
-    With several tasks, half of the random rows are equal numbers of each.
+    some. With 1000 of 2500 rows of kin40k, the likelihood of all rows then ended 80 nats below its maximum instead of
+    21. With several tasks, half of the random rows are equal numbers of each.
     """
     X, tasks = objective.X, objective.tasks
     if count >= len(X):

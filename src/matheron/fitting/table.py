@@ -24,10 +24,10 @@ _LARGEST_FACTOR = 5000
 
 @dataclass(frozen=True)
 class Summary:
-    """Hyperparameters by label and the log marginal likelihood of the data, in the user's units; and how good the fit
-    is: how well each observation is predicted from all the others.
+    """Hyperparameters by label, the log marginal likelihood of the data, and how good the fit is.
 
-    The last two are None where there are too many data for a dense factor.
+    Units are the user's. The fit is judged by how well each observation is predicted from all the others. The last two
+    are None where there are too many data for a dense factor.
 
     >>> import matheron
     >>> from matheron import kernels

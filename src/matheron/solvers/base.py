@@ -148,8 +148,8 @@ class FactoredPosterior:
 class Auto(Solver[State]):
     """`Cholesky()` while its n^2 numbers fit in `memory`, `PCG()` beyond; `Cholesky()` wherever a graph is kept.
 
-    `BlockDescent()` takes the place of `PCG()` where memory for its preconditioner (2 GB on a CPU, half of a GPU's)
-    ends at a rank below 5 sqrt(n): in float64 from 136,000 observations on a CPU.
+    The rank of the preconditioner of `PCG()` is limited by memory: 2 GB on a CPU, half of a GPU's. Where the limit is
+    below 5 sqrt(n), `BlockDescent()` takes the place of `PCG()`: on a CPU in float64, from 136,000 observations.
 
     Args:
         memory: bytes that a dense factor may take; None is 3.2 GB on a CPU (n = 20,000 in float64) and 55% of a GPU's

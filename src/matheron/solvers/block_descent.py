@@ -1,7 +1,7 @@
 """Accelerated block descent: memory for a block and a few vectors, where even a preconditioner does not fit.
 
-Sketch-and-project with random blocks of rows and Nesterov's acceleration: each step solves the equations of one block
-exactly, by the Cholesky factor of its [block, block] covariance, and carries a momentum along.
+The method is sketch-and-project with random blocks of rows and Nesterov's acceleration. Each step solves the equations
+of one block exactly, by the Cholesky factor of its [block, block] covariance, and carries a momentum along.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Cholesky(Solver[CholeskyState]):
     It is made in float64 where the data's float32 would lose too many digits to the condition number.
 
     Args:
-        keep: keep the factor with the paths, n^2 numbers (128 MiB at n = 4096 in float64), so that `condition_on` with
-            few new observations extends it, at a cost of n^2 instead of n^3.
+        keep: keep the factor with the paths, n^2 numbers (128 MiB at n = 4096 in float64). Then `condition_on` with few
+            new observations extends the factor, at a cost of n^2 instead of n^3.
 
     >>> import torch, matheron
     >>> from matheron import kernels, solvers

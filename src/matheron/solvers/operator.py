@@ -171,8 +171,9 @@ _PRODUCT_SIDE = {"cpu": 512, "cuda": 8192}
 class KernelOperator(Operator):
     """k(X, X) + diag(noise) for n sites X and noise `[n]`.
 
-    Products form nothing of size n x n. On a GPU with Triton, radial kernels are multiplied in one fused kernel; all
-    else goes block by block, each block of k(X, X) made once for both of its places in the symmetric matrix.
+    Products form nothing of size n x n. On a GPU with Triton, products with radial kernels are computed in one fused
+    kernel. All else goes block by block, and each block of k(X, X) is made once for both of its places in the symmetric
+    matrix.
 
     >>> import torch, matheron
     >>> from matheron import kernels

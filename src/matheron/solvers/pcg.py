@@ -42,12 +42,12 @@ class PCG(Solver["PCGState"]):
 
     Args:
         tolerance: a path's error in posterior standard deviations, root mean square over points. A residual acts on a
-            path as an error in the data's noise would, so it is compared with the noise: twice its root mean square
-            and a fifth of its largest entry, in standard deviations of the noise, must be below the tolerance, and so
-            must the error at the data that the preconditioner makes of it. Noise counts as at least 1e-8 of the
-            variance.
-        rank: of the preconditioner; None is 20 sqrt(n), as far as 2 GB on a CPU or half of a GPU's memory hold it, and
-            less where less noise than that leaves nothing to explain.
+            path as an error in the data's noise would, so it is measured in standard deviations of the noise. Twice its
+            root mean square and a fifth of its largest entry must be below the tolerance. So must the error at the data
+            that the preconditioner estimates from it. Noise counts as at least 1e-8 of the variance.
+        rank: of the preconditioner; None is 20 sqrt(n), as far as 2 GB on a CPU or half of a GPU's memory hold it. The
+            rank stays lower if the variance that is left to explain, summed over the data, falls below a tenth of the
+            noise.
         max_iterations: it stops after this many, with a `ConvergenceWarning`.
         progress: show a progress bar.
         patience: iterations in float32 that may lower no error before float64 takes over.
@@ -139,8 +139,9 @@ class PCGState(State):
 class Errors:
     """The error that residuals `[n, r]` make in a path, in posterior standard deviations, `[r]`: see `PCG`.
 
-    With a preconditioner P comes an estimate of the error at the data, residual - noise P^-1 residual, in the posterior
-    standard deviations that P knows of: a residual that is alike within a cluster is no independent noise.
+    A residual that is alike within a cluster of data is not independent noise. With a preconditioner P, the error at
+    the data is therefore estimated too: residual - noise P^-1 residual, in the posterior standard deviations that P
+    implies.
     """
 
     def __init__(self, operator: Operator, P: LowRank | None = None) -> None:

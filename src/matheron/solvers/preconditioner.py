@@ -13,7 +13,8 @@ from .processes import Processes
 
 
 def default_rank(operator: Operator) -> int:
-    """20 sqrt(n), or what the memory allows: to make it then costs a handful of products with K for 64 paths."""
+    """20 sqrt(n), or what memory allows. Making the preconditioner then costs a handful of products with K for 64
+    paths."""
     return max(1, min(operator.size, math.ceil(20 * operator.size**0.5), largest_rank(operator)))
 
 
@@ -27,13 +28,13 @@ class LowRank:
     """P = F F^T + D with F `[n, k]` from K and D = noise + share (diagonal(K) - diagonal(F F^T)).
 
     Args:
-        share: how much of the variance that the factor does not explain counts as noise in P: 0.1 where P is there for
-            few iterations, 1 where it is there to be near K.
-        wide_from: where P's largest eigenvalue is this many times its D, float32 has too few digits to apply it
-            (tests/solvers/test_preconditioner.py: at a million times P^-1 errs by more than a tenth there).
+        share: how much of the variance that the factor does not explain counts as noise in P. With 0.1 the iterations
+            are few; with 1, P is close to K.
+        wide_from: where P's largest eigenvalue is this many times its D, float32 has too few digits to apply it. At a
+            million times, P^-1 errs by more than a tenth (tests/solvers/test_preconditioner.py).
 
-    It is applied as P^-1 = D^-1/2 (I - Q Q^T) D^-1/2 with Q = D^-1/2 F L^-T, L L^T = I + F^T D^-1 F in float64:
-    symmetric to the last bit whatever Q's rounding, and one product each way.
+    It is applied as P^-1 = D^-1/2 (I - Q Q^T) D^-1/2 with Q = D^-1/2 F L^-T, where L L^T = I + F^T D^-1 F in float64.
+    This is symmetric to the last bit whatever Q's rounding, and takes one product each way.
     """
 
     def __init__(self, operator: Operator, rank: int, share: float = 0.1, wide_from: float = 1e5) -> None:
@@ -122,10 +123,9 @@ class LowRank:
 def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """F `[n, k]` with F F^T near K, k <= rank, and the diagonal of K - F F^T `[n]`, in float64.
 
-    Block randomly pivoted Cholesky: a block of pivots is drawn in proportion to the residual's diagonal, and the
-    block is factored in float64 with its rounding added to its diagonal, since a factorisation of what is left would
-    break in float32. Pivots come from a generator of their own: the same every time, on every
-    device.
+    The method is block randomly pivoted Cholesky: a block of pivots is drawn in proportion to the residual's diagonal.
+    A factorisation of the residual's block would break in float32, so it is done in float64, with the rounding error
+    added to the diagonal. Pivots come from a generator of their own: the same every time, on every device.
     """
     n, device, everyone = operator.size, operator.device, operator.processes
     mine = everyone.part(n)
@@ -178,7 +178,8 @@ def _from_owners(rows: Tensor, here: Tensor, own: Tensor, size: int, everyone: P
 def _middle(Q: Tensor, L: Tensor, everyone: Processes) -> Tensor:
     """C `[k, k]` such that I - Q C Q^T is the inverse of I + Q L^T L Q^T for Q as it is rounded; near I, in float64.
 
-    Without it, what Q's rounding makes of P errs by as much as P's largest eigenvalues are above 1 / eps times D.
+    Without C, the rounding of Q gives P^-1 a relative error of about eps times the ratio of P's largest eigenvalue to
+    D.
     """
     root = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
     return torch.linalg.inv(torch.addmm(everyone.sum(_gram(Q)), root, root.mT))

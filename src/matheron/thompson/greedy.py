@@ -1,8 +1,8 @@
 """Less exploration: draws nearer to the posterior mean, and the mean's own minimiser.
 
 In ten dimensions the minimum of a draw lies where little is known, in every round, and the best point so far is hardly
-used. Two remedies use it (Do et al., epsilon-greedy Thompson sampling, 2024): draws with half of the deviations from
-the mean, as in an average of four draws, and one point of each round at the minimum of the mean.
+used. Two remedies use it (Do et al., epsilon-greedy Thompson sampling, 2024). The first halves the draws' deviations
+from the mean, as averages of four draws would. The second takes one point of each round at the minimum of the mean.
 `docs/results/against.md` measures both.
 """
 

@@ -181,8 +181,9 @@ def minimize_function(
         budget: evaluations in all.
         q: evaluations per round.
         constraints: one or several, each met where it is zero or below, as in Optuna (and not, as in BoTorch, where it
-            is not negative). A whole number says which of the numbers that the function returns it is, {number: limit}
-            where the limit is not zero; what is known beforehand is a function of points `[n, d] -> [n]`.
+            is not negative). A whole number says which of the numbers that the function returns is the constraint;
+            {number: limit} sets a limit other than zero. A constraint that is known beforehand is a function of points
+            `[n, d] -> [n]`.
         num_objectives: how many of the returned numbers are objectives; the others are constraints.
         kernel: kernel of a model with known hyperparameters; None fits a Matern-5/2 with a lengthscale per coordinate
             after each round.

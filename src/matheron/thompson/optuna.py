@@ -49,21 +49,22 @@ class ThompsonSampler(BaseSampler):
     - Conditional parameters: the model is over all parameters, and the trials tell which of them a point has
       (`Branches`). A parameter that no trial had, and all of them in the first `n_startup_trials`, come from
       `independent_sampler`. Of ranges that change the latest counts, and the trials within it.
-    - Pruned trials count with their last reported value, held between the median and the worst of the complete trials:
-      a value at an early step is no final one, but the pruner ended it for being none too good. Pruned trials that
-      reported nothing, failed trials and running ones are left out.
-    - Infinite values count as the worst, or best, finite one; and so does a penalty, a number that several trials have
-      and that is 30 times as far from the others as these are from each other.
+    - Pruned trials count with their last reported value, held between the median and the worst of the complete trials.
+      A value at an early step is not final, but the pruner judged it to be poor. Pruned trials that reported nothing,
+      failed trials and running ones are left out.
+    - Infinite values count as the worst, or best, finite one. So does a penalty: a number that several trials have, and
+      that is 30 times as far from the others as these are from each other.
     - Workers: random numbers depend on the seed and on the trial's number, and numbers are unique within a study. So
       workers differ even when given one seed, and a study resumed with its old seed does not repeat itself.
-    - One trial of four, where no such one is running, is at the minimum of the posterior mean instead (or at a draw's,
-      where that is at a trial's): draws ask what might be better, and the mean uses what is known to be good.
-    - Several objectives: a function is drawn for each, and of their own Pareto front the point is tried that adds most
-      hypervolume to that of the trials; without `hypervolume` the minimiser of one random scalarisation.
-    - Constraints (`constraints_func`, or Optuna 5's `trial.set_constraint`): a function is drawn for each, and the
+    - Draws ask what might be better, and the posterior mean uses what is known to be good. So one trial of four is at
+      the minimum of the mean instead, if no other such trial is running. If that minimum is at an earlier trial, a
+      draw's is taken.
+    - Several objectives: a function is drawn for each. Of their own Pareto front, the point is tried that adds most
+      hypervolume to that of the trials. Without `hypervolume`, it is the minimiser of one random scalarisation.
+    - Constraints (`constraints_func`, or Optuna 5's `trial.set_constraint`): a function is drawn for each. The
       objective's is minimised where they are all zero or below; if that is nowhere, their violation is minimised.
     - Long studies: hyperparameters are fitted anew for every trial at first, and from 100 trials on whenever there are
-      5% more, from at most 500 of them; the model itself always has all trials.
+      5% more. They are fitted to at most 500 trials; the model itself always has all of them.
 
     Args:
         n_startup_trials: trials with a value before the first model.

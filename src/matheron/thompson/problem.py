@@ -1,8 +1,8 @@
 """Drawn problems: functions for the objectives and for the constraints, and a single number to be minimised.
 
 A constraint is met where it is zero or below. Among points that meet all of them the objective decides; the others come
-after these, by how much they violate. Descents follow an augmented Lagrangian (Nocedal and Wright, section 17.4), whose
-constraints are moved inwards by a small margin, so that what it converges to meets them in floating point too.
+after these, by how much they violate. Descents follow an augmented Lagrangian (Nocedal and Wright, section 17.4). Its
+constraints are moved inwards by a small margin, so that the point it converges to meets them in floating point too.
 
 Several objectives are scalarised with random weights: the minimiser is a point of the drawn functions' own Pareto
 front, and weights drawn uniformly spread the points over all of it.
@@ -366,9 +366,11 @@ def _screened(
 
 
 def _promising(problem: Problem, F: Tensor, C: Tensor, count: int, penalty: float = 100.0) -> Tensor:
-    """Which points `[r, k]` to descend from, of objectives `[r, n, m]` and constraints `[r, n, c]`: the best, and where
-    there are constraints half of them the best with a penalty for violations squared, in constraints' own standard
-    deviations and objectives'. Where a mesh has few feasible points, the minimiser may be far from all of them."""
+    """Which points `[r, k]` to descend from, given objectives `[r, n, m]` and constraints `[r, n, c]`: the best.
+
+    Where a mesh has few feasible points, the minimiser may be far from all of them. So with constraints, half of the
+    points are the best by the objective plus a penalty on squared violations. Both are in standard deviations: those of
+    the objectives and of the constraints."""
     violation = problem.violation(C)
     keys = [problem.rank(At(F, violation))]
     if problem.constraints and count > 1:
@@ -462,9 +464,9 @@ def descend(
 ) -> Optimum:
     """Minimise p problems over the unit cube from the points u `[p, d]`, where all constraints are below -margin.
 
-    The augmented Lagrangian of multipliers l and a penalty rho, f + sum_j ((l_j + rho c_j)_+^2 - l_j^2) / (2 rho), is
-    minimised again and again, with l_j <- (l_j + rho c_j)_+ in between. A problem has ended when its constraints are
-    met to half of the margin, those with a multiplier above zero as equalities.
+    The augmented Lagrangian of multipliers l and a penalty rho is f + sum_j ((l_j + rho c_j)_+^2 - l_j^2) / (2 rho). It
+    is minimised again and again; after each time l_j becomes (l_j + rho c_j)_+. A problem has ended when its
+    constraints are met to half of the margin, those with a multiplier above zero as equalities.
 
     Args:
         functions, u, num_constraints, margin: the problems, their points, and how far inside constraints these are met.

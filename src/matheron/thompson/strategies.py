@@ -70,15 +70,15 @@ def suggest(
             is not negative). The number of an output of the model, or {number: limit}; another model, for whose outputs
             functions are drawn; or, where it is known, a function of points `[n, d] -> [n]`. Each point minimises its
             own function where its own constraints are met; if that is nowhere, their violation.
-        strategy: "decoupled" (this library's paths), "weight-space" (paths of the random-feature linear model),
-            "function-space" (values on a mesh: marginal draws keep its 2048 best points, a joint draw there decides),
-            or "random" (uniform points, which need no model).
-        num_features: of the first two.
-        features: their kind, as for `matheron.draw`; None or "auto" is "leverage" for the first, with frequencies
-            chosen for the box, and None is "cosine" for the second.
-        mesh_size: points of the mesh, drawn anew at each call and shared by its q functions; if not given 16,384 as
-            for `minimize`, and for "function-space", where they are all there is, the paper's 1,000,000.
-        num_starts: points of the mesh that are polished, per function; of the first two.
+        strategy: what is drawn. "decoupled": this library's paths. "weight-space": paths of the random-feature linear
+            model. "function-space": values on a mesh, where marginal draws keep the 2048 best points and a joint draw
+            at these decides. "random": uniform points, which need no model.
+        num_features: of "decoupled" and "weight-space".
+        features: their kind, as for `matheron.draw`; None or "auto" is "leverage" for "decoupled", with
+            frequencies chosen for the box, and None is "cosine" for "weight-space".
+        mesh_size: points of the mesh, drawn anew at each call and shared by its q functions. The default is 16,384, as
+            for `minimize`. For "function-space", where these points are all there is, it is the paper's 1,000,000.
+        num_starts: points of the mesh that are polished, per function, with "decoupled" and "weight-space".
         pending: points `[p, d]` that are still being evaluated. This is optional, since functions are independent
             draws. Drawn functions then pass through the posterior mean at these points, so suggestions near them are
             less likely.
