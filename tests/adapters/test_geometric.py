@@ -20,6 +20,7 @@ from geometric_kernels.kernels import MaternGeometricKernel, ProductGeometricKer
 
 import matheron
 from examples import gen, rand, randn
+from matheron import fields
 from matheron import kernels as K
 from matheron.adapters import geometric
 from standard import assert_moments
@@ -208,3 +209,23 @@ def test_kernels_that_are_not_understood_are_refused_and_the_truncation_is_said(
     paths = matheron.draw(matheron.ExactGP(ours, points("sphere", 4)[0], randn(4), 0.1), 2, seed=0)
     with pytest.raises(TypeError, match=r"GeometricKernel, which cannot be saved: .* draw again with the same seed"):
         paths.save(tmp_path / "f")
+
+
+@pytest.mark.parametrize("nu", [1.5, 2.5, float("inf")])
+def test_the_matern_kernel_of_the_sphere_is_that_of_fields(nu):
+    kernel = MaternGeometricKernel(spaces.Hypersphere(2), num=40)
+    theirs = geometric.translate(kernel, {"nu": np.array([nu]), "lengthscale": np.array([0.7])})
+    x = torch.nn.functional.normalize(randn(9, 3), dim=1)
+    ours = fields.SphereMatern(nu, 0.7, radius=1.0)(x, x)
+    torch.testing.assert_close(ours, theirs(x, x), atol=2e-3 if nu < 2 else 2e-5, rtol=0)
+
+
+def test_fields_are_fitted_with_the_kernel_of_a_sphere():
+    kernel = MaternGeometricKernel(spaces.Hypersphere(2), num=20)
+    k = geometric.translate(kernel, {"nu": np.array([2.5]), "lengthscale": np.array([0.5])})
+    lonlat = np.stack([np.linspace(-175, 175, 60), 80 * np.sin(np.arange(60))], axis=1)
+    x = fields.on_sphere(lonlat, radius=1.0)
+    y = 2 * x[:, 0] + torch.sin(3 * x[:, 1])
+    model = fields.fit_sphere(lonlat, y, 1.0 * k, noise=1e-2, radius=1.0, num_starts=1)
+    paths = fields.draw_field(model, 400, lonlat[::7], seed=0)
+    assert float((paths(lonlat[::7]).mean(0) - y[::7]).abs().max()) < 0.1

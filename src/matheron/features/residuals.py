@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -19,7 +20,14 @@ from .quasi_random import fixed_net
 
 @torch.no_grad()
 def posterior_scale(
-    kernel: Kernel, X: Tensor, noise: Tensor, *, at_data: bool = False, num_places: int = 32, num_neighbours: int = 128
+    kernel: Kernel,
+    X: Tensor,
+    noise: Tensor,
+    *,
+    at_data: bool = False,
+    onto: Callable[[Tensor], Tensor] | None = None,
+    num_places: int = 32,
+    num_neighbours: int = 128,
 ) -> float:
     """Estimate a typical posterior variance between data X `[n, d]` whose noise has variances `[n]`.
 
@@ -30,6 +38,7 @@ def posterior_scale(
     Args:
         at_data: whether to return the geometric mean of that average and the average at some of the data, each given
             the others. Near data that lie on a line, at an edge or in clusters, the variance is much smaller.
+        onto: takes places to where functions are asked for, such as a sphere; None where that is the whole box.
         num_places: the number of places, and also of data with `at_data`.
         num_neighbours: the number of nearest data that each place is given.
     """
@@ -43,6 +52,8 @@ def posterior_scale(
     places = lower + (upper - lower) * torch.rand(
         num_places, X.shape[1], generator=generator, dtype=torch.float64, device="cpu"
     )
+    if onto is not None:
+        places = onto(places)
     scale = (upper - lower).clamp_min(1e-300)
     # The datum that a place is, and is not given.
     own = torch.full((num_places,), 0 if len(X) == 1 else -1, device="cpu")

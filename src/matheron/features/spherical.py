@@ -167,8 +167,16 @@ def spherical_features(
     """
     if kernel.num_outputs > 1:
         return None
-    variance = float(kernel.diag(centre[None].to(torch.float64)).max())
-    scale = variance if data is None else min(variance, posterior_scale(kernel, *data, at_data=True) or variance)
+
+    def onto(x: Tensor) -> Tensor:
+        """The places of the sphere in the directions of points `[n, 3]`."""
+        at = centre.to(x)
+        return at + radius * torch.nn.functional.normalize(x - at, dim=-1)
+
+    variance = float(kernel.diag(onto(centre[None].to(torch.float64) + 1.0)).max())
+    scale = (
+        variance if data is None else min(variance, posterior_scale(kernel, *data, at_data=True, onto=onto) or variance)
+    )
     spectrum = spectrum_on_sphere(kernel, centre, radius, tolerance * scale, largest)
     if spectrum is None or spectrum.lost > 0.01:
         return None
