@@ -68,7 +68,7 @@ def test_equations_are_named_by_their_number_and_not_by_a_latex_label():
 
 ROOMS = (  # whose docstrings are held to the measure of pages
     *("adapters", "cli", "compare", "dynamics", "evaluate", "export", "features", "fields"),
-    *("fitting", "solvers", "tables", "thompson", "plots.py"),
+    *("fitting", "lattice", "solvers", "tables", "thompson", "plots.py"),
 )
 MODULES = [file for room in ROOMS for file in sorted((SOURCE / room).rglob("*.py")) or [SOURCE / room]]
 

@@ -17,12 +17,13 @@ from .axis_series import AxisSeries, sums_along, waves
 class Lattice(Basis):
     """cos(theta_j . x) for one j of each pair +-j, then sin(theta_j . x), then 1: theta_j = 2 pi j / period.
 
-    The modes j run from -m_i to m_i in each of the coordinates `dims`; in order, the second half of the box holds one
-    of each pair. c = prod(2 m_i + 1) in all. Amplitudes `[(c + 1) / 2]` are those of the pairs, then that of 1.
+    The modes j run from -m_i to m_i in each of the coordinates `dims`. In order, the second half of the box holds one
+    of each pair. There are c = prod(2 m_i + 1) functions in all. Amplitudes `[(c + 1) / 2]` are those of the pairs,
+    then that of 1.
 
-    `error` is the largest difference from the kernel that was measured between points of the domain, `left_out` the
-    share of the variance beyond the last mode, which the outermost modes carry, or other lattices; both relative to
-    the variance. `accuracy` is that of non-uniform transforms, relative to the scale of these functions; 0 means to
+    `error` is the largest difference from the kernel that was measured between points of the domain. `left_out` is the
+    variance beyond the last mode, which the outermost modes carry, or other lattices. Both are relative to the
+    variance. `accuracy` is that of non-uniform transforms, relative to the scale of these functions; 0 means to
     rounding.
     """
 
@@ -165,8 +166,8 @@ class Lattice(Basis):
     def suits_matrix(self, x: Tensor, r: int) -> bool:
         """Whether one product with the modes' values is the fastest way to r functions at shared points.
 
-        That is so on a GPU where there are few of these values for each function, and on a CPU where there are few
-        points for each function and in all (benchmarks/lattice.py).
+        On a GPU that is so where there are few of these values for each function. On a CPU it is so where points are
+        few, both for each function and in all (benchmarks/lattice.py).
         """
         n = x.shape[1]
         if x.device.type == "cuda":
@@ -275,8 +276,8 @@ class Lattice(Basis):
     def joined_coefficients(self, W: Tensor) -> Tensor:
         """Coefficients of real functions, two in each complex one: `[r, c] -> [ceil(r / 2), *shape]`.
 
-        With a and b the two, those of a + i b at j are ((a_cos + b_sin) + i (b_cos - a_sin)) / 2; at -j signs of sines
-        change.
+        For two functions a and b, the coefficient of a + i b at j is ((a_cos + b_sin) + i (b_cos - a_sin)) / 2. At -j
+        the signs of the sines change.
         """
         h, a, b = self.num_pairs, 0.5 * W[0::2], 0.5 * W[1::2]
         b = b if len(b) == len(a) else torch.cat([b, torch.zeros_like(a[:1])])

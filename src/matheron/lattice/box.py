@@ -60,8 +60,10 @@ class Box:
 
 
 def joined(boxes: list[Box], largest: int, times: float = 2.0, below: int = 4096) -> list[Box]:
-    """Fewer boxes for the same terms, where one for several of them has not many more modes than they have: at most so
-    many times theirs, or so many in all."""
+    """Merge boxes where one box for their terms has not many more modes than they have.
+
+    A merged box has at most `times` as many modes as its two parts together, or at most `below`. It never has more than
+    `largest`."""
     merged: list[Box] = []
     for box in sorted(boxes, key=lambda b: -b.num_modes):
         for i, other in enumerate(merged):

@@ -1,8 +1,9 @@
 """The Fourier coefficients of a stationary kernel on a box.
 
 Only differences between points of the domain matter, so the kernel may be continued beyond them in any way that keeps
-its coefficients positive: by its own periodic images, far enough away, or cut off smoothly. Where the spectral density
-S is known, the images' coefficients are S(theta_j) prod(2 pi / period) exactly; else they are an FFT of the kernel.
+its coefficients positive. It is continued by its own periodic images, far enough away, or cut off smoothly. Where the
+spectral density S is known, the images' coefficients are S(theta_j) prod(2 pi / period) exactly; else they are an FFT
+of the kernel.
 
 What lies beyond the last mode is added to the outermost octave of modes: the variance is right, and correlations err
 over distances below the shortest wavelength alone. Where other features hold it, it is left out.

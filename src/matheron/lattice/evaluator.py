@@ -1,9 +1,9 @@
 """Evaluation of terms on a lattice: transforms of many points at once, and tables for points of each path's own.
 
 A transform costs an FFT whatever the number of its points, so shared points are taken in blocks as large as memory
-allows. Where each path has its own points (minimisers, roll-outs), the series of every path is tabulated once on a grid
-twice as fine as its shortest wavelength, and interpolated by the transforms' own window, to rounding. All other terms,
-and the mean, are left to the other evaluators.
+allows. Where each path has its own points (minimisers, roll-outs), the series of every path is tabulated once, on a
+grid twice as fine as its shortest wavelength. The table is interpolated by the transforms' own window, to rounding. All
+other terms, and the mean, are left to the other evaluators.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ the lattice it is a number,
 
     L exp(i theta . x)  =  D(theta)  =  sum_a w_a prod_q (i u_aq . theta) exp(i theta . z_a) sinc_a(theta),
 
-with the weights w, directions u and points z of its atoms, and a product of sincs for those that are averages over
-boxes: i theta_j for a slope, the sincs alone for an average. Data of a kind are thus values of a function whose
-coefficients are D times those of f.
+with the weights w, directions u and points z of its atoms, and a product of sincs for atoms that are averages over
+boxes. For a slope D is i theta_j, and for an average it is the sincs alone. Data of a kind are thus values of a
+function whose coefficients are D times those of f.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def scale_of_functionals(
 
     Args:
         looser: how much more of a slope's variance may be missing than of a value's. What is missing of a slope counts
-            as its noise: with 10, means err by some thousandths of a posterior standard deviation, and variances by a
-            thousandth; with 1000, by a tenth and by a fiftieth (Matern-5/2, 200 values and as many slopes).
+            as its noise. With 10, means err by some thousandths of a posterior standard deviation, and variances by a
+            thousandth. With 1000, they err by a tenth and by a fiftieth (Matern-5/2, 200 values and as many slopes).
         num_places, num_neighbours: as for `posterior_scale`; neighbours have `num_atoms` together at the most.
     """
     kernel, t = kernel.owned().to("cpu", torch.float64), kernel.num_outputs

@@ -173,8 +173,9 @@ def _needed(
 ) -> tuple[float | None, Seen | None]:
     """A typical posterior variance between the data, which the modes are to resolve; None where there are no data.
 
-    With functionals, also how many times more a frequency counts than for values: the kinds of data other than values
-    have posterior variances of their own, of which no more may be missing than of the values'.
+    Kinds of data other than values have posterior variances of their own, of which no more may be missing than of the
+    values'. With functionals, the second result is therefore how many times more a frequency counts than for
+    values alone.
     """
     if posterior is None:
         return None, None

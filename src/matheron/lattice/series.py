@@ -37,10 +37,10 @@ Seen: TypeAlias = Callable[[Tensor], Tensor]
 class Modes(NamedTuple):
     """How many modes a lattice may have.
 
-    There are `largest` at the most; or `first`, where these do not do and further lattices are to hold the rest. A
-    rough kernel, whose spectrum has a long tail, has no more than `fine` for the accuracy asked for, and more only
-    until `looser` times as much lies beyond them: its outermost octave carries that, at wavelengths so short that
-    correlations over longer distances are right.
+    There are at most `largest`; or at most `first`, where `largest` are too few and further lattices are to hold the
+    rest. The spectrum of a rough kernel has a long tail. Its lattice has no more than `fine` modes for the accuracy
+    asked for, and more only until `looser` times as much variance lies beyond them. The outermost octave of modes
+    carries that variance, at wavelengths so short that correlations over longer distances are right.
     """
 
     largest: int
@@ -87,12 +87,14 @@ def lattices(
         images: what may be wrong with a correlation because the series repeats itself.
         several, one: how many modes a lattice may have in several dimensions, and in one.
         largest_error: share of the variance beyond which a series counts as none.
-        largest_within: the same where other features are to hold what lies beyond its modes, of what lies within them.
+        largest_within: the same share of the variance within the modes, where other features hold what lies beyond
+            them.
         joint: whether all terms are to have the same modes, whatever their number; different couplings have lattices
             of their own in any case.
         refused: more modes than this are a `NoJointLattice`, before they are made.
-        tailed: whether there are other features: in several dimensions for what lies beyond the modes, where that is
-            more than `left_out`; in one for all of a term of which too much does.
+        tailed: whether there are other features for what the modes leave out. In several dimensions these hold what
+            lies beyond the modes, where that is more than `left_out`. In one dimension they hold the whole of a term of
+            which too much lies beyond.
         seen: how many times the variance of each frequency counts in `left_out`.
     """
     fit = with_series(terms)
@@ -179,9 +181,11 @@ def sized_box(
     modes: Modes,
     seen: Seen | None = None,
 ) -> Box | None:
-    """The box of one term: images (or what a cut-off cannot represent) err by a share `images` of its variance, and
-    `left_out` of variance at the most, weighted by what is `seen` of each frequency, lies beyond the modes, unless
-    these would be too many.
+    """The box of one term, with its periods and modes.
+
+    The error of periodic images (or what a cut-off cannot represent) is a share `images` of the term's variance. At
+    most `left_out` of the variance, with the weight `seen` of each frequency, lies beyond the modes, unless these would
+    be too many.
 
     None where the term has no series: too many coordinates, no domain, periods that no box holds.
     """
@@ -335,8 +339,8 @@ def _seen_along(box: Box, input_dim: int, share: float, longest: int, seen: Seen
 def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Tensor:
     """For each m the share of variance beyond it along one axis, `[m + 1]`.
 
-    The kernel along an axis has the spectrum's marginal there: an FFT, on a grid refined until its outer half is below
-    the share, and the series right between the grid's points too.
+    The kernel along an axis has the spectrum's marginal there, which an FFT computes. Its grid is refined until its
+    outer half is below the share, and the series is right between the grid's points too.
     """
     (term,) = box.terms
     line = box.along([axis])

@@ -1,29 +1,30 @@
 """The system that data are solved for on a Fourier lattice: a cost per iteration that does not depend on their number.
 
-A prior of t outputs is a sum of c functions phi_j, the modes of a lattice, and of explicit ones e_k of the kernel's
-other terms (a constant, monomials, harmonics), with standard normal weights z (`Joint`):
+A prior of t outputs is a sum of c functions phi_j, the modes of a lattice, and of explicit functions e_k. The latter
+are those of the kernel's other terms (a constant, monomials, harmonics). All weights z are standard normal (`Joint`):
 
     f_i(x)  =  sum_j phi_j(x) sum_r L_j[i, r] z_rj  +  sum_k e_k(x) sum_r R_k[i, r] z_rk
 
 One output has L_j = a_j, the amplitude of mode j. Of several, lattices with the same modes have couplings R_q R_q^T,
-and each mode has a root of its own, L_j L_j^T = sum_q a_qj^2 R_q R_q^T: as many weights for any number of lattices.
+and each mode has a root of its own, L_j L_j^T = sum_q a_qj^2 R_q R_q^T. The number of weights is then the same for any
+number of lattices.
 
-With S the functions at the data, f(X) = S z, and Lambda the noise, Matheron's rule in weight space takes a path's
-weights w to u, and the mean's to m:
+Let S be the functions at the data, so that f(X) = S z, and Lambda the noise. Matheron's rule in weight space takes a
+path's prior weights w to u, and m are the weights of the mean:
 
     M u  =  w + S^T Lambda^-1 (y - mean - eps),      M m  =  S^T Lambda^-1 (y - mean),      M  =  I + S^T Lambda^-1 S.
 
 A datum is of one output and of one kind (a value, a slope, an average over a box: see `kinds`); both together are its
 channel. A kind multiplies mode j by D_j. For the lattice's functions Phi at the places of one channel's data,
-Phi* Lambda^-1 Phi is a Toeplitz matrix over differences of modes: 2^d c numbers, its generator, are all that is left of
-the data besides the right-hand sides and the columns of the explicit functions (`Information`; equispaced Fourier GPs,
-Greengard, Rachh and Barnett 2022). They add over data. A product with M is L, then for each channel D, a convolution by
-FFTs and D*, then L^T, and the border (`System`).
+Phi* Lambda^-1 Phi is a Toeplitz matrix over differences of modes. Its generator has 2^d c numbers. Besides it, only the
+right-hand sides and the columns of the explicit functions are kept of the data (`Information`; equispaced Fourier GPs,
+Greengard, Rachh and Barnett 2022). All of these add over data. A product with M is L, then for each channel D, a
+convolution by FFTs and D*, then L^T, and the border (`System`).
 
-Conjugate gradients solve it, preconditioned by the Cholesky factor of the rows and columns that the data determine
-best (`Head`), or, where data are fewer than the weights they determine, by M^-1 = I - S^T (S S^T + Lambda)^-1 S
-(`DataSpace`). Since |phi(x)^T e|^2 <= (phi^T M^-1 phi) (e^T M e), the error e of a path is at most sqrt(r^T M^-1 r)
-posterior standard deviations, r being the residual: iterations stop by that.
+Conjugate gradients solve the system, preconditioned by the Cholesky factor of the rows and columns that the data
+determine best (`Head`). Where data are fewer than the weights they determine, the preconditioner is
+M^-1 = I - S^T (S S^T + Lambda)^-1 S (`DataSpace`). Since |phi(x)^T e|^2 <= (phi^T M^-1 phi) (e^T M e), the error e of a
+path with the residual r is at most sqrt(r^T M^-1 r) posterior standard deviations. Iterations stop by that.
 
 Real weights are kept two rows in a complex one, as coefficients of complex waves, scaled so that inner products stay
 the same. M is real, hence linear in these too.
@@ -573,8 +574,8 @@ class System:
     ) -> tuple[Tensor, Stats]:
         """u for right-hand sides `[r, t c + e]`, and how it went, for a solver of this name.
 
-        The preconditioned residual estimates a path's largest error in posterior standard deviations, sqrt(r^T M^-1 r);
-        in the mean over the directions that the data determine it is that over the root of their number.
+        The preconditioned residual estimates a path's largest error in posterior standard deviations, sqrt(r^T M^-1 r).
+        The mean error over the directions that the data determine is this, divided by the root of their number.
         """
         directions = max(1.0, 0.1 * self.effective_dimension)
         target = tolerance**2 * directions

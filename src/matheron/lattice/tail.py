@@ -1,8 +1,8 @@
 """What a prior in two or three dimensions has beyond the modes of its lattice: lattices of higher frequencies.
 
-Of a rough kernel the modes that memory allows leave out a share of the variance that functions need over short
-distances: with 1023 x 1023 modes alone, Matern-1/2 has .6 to .8 of its variogram at a thousandth of the box, and with
-101^3 modes a twentieth. What lies beyond them is the spectral measure S outside a box B_0 of frequencies:
+The modes that memory allows leave out a share of a rough kernel's variance, which functions need over short distances.
+With 1023 x 1023 modes alone, Matern-1/2 has .6 to .8 of its variogram at a thousandth of the box, and with 101^3 modes
+a twentieth. What lies beyond them is the spectral measure S outside a box B_0 of frequencies:
 
     k(r) - k_0(r)  =  int_{theta not in B_0} S(theta) cos(theta . r)  =  sum_i int_{theta in B_i, not in B_i-1} ...
 
@@ -11,18 +11,18 @@ its frequencies are higher: a few hundred thousand modes reach wavelengths of so
 has the variance of its cell, S(theta_j) prod(2 pi / P), times the share of the cell that is not in the box before. What
 lies beyond the last box is added to the outermost octave of the last lattice.
 
-The period P of such a lattice is shorter than the domain. Its functions repeat themselves, and so does its covariance:
-at the multiples of P, to within a wavelength of the modes before, points share what the lattice has of the variance (a
-hundredth, say) where they should share nothing. At all other differences the covariance is right.
+The period P of such a lattice is shorter than the domain. Its functions repeat themselves, and so does its covariance.
+Points that differ by a multiple of P, to within a wavelength of the modes before, should share nothing. They share what
+the lattice has of the variance (a hundredth, say). At all other differences the covariance is right.
 
-On a grid single waves are seen as stripes where its modes are further apart than the grid's own. So the second lattice,
-whose frequencies a fine map shows, has about half the domain for its period: its modes are two waves in the domain
-apart. A grid takes higher frequencies for lower ones, and all of them for few where the period is a whole number of its
-steps. The periods along two coordinates therefore have the root of the golden ratio between them, so that this seldom
-holds along both. `benchmarks/stripes.py` prints the power of single waves, and what the lattices cost.
+On a grid, single waves are seen as stripes where the lattice's modes are further apart than the grid's own. So the
+second lattice, whose frequencies a fine map shows, has about half the domain for its period: its modes are two waves in
+the domain apart. A grid aliases higher frequencies to lower ones, and all of them to a few where the period is a whole
+number of its steps. The periods along two coordinates therefore have the root of the golden ratio between them, so that
+this seldom holds along both. `benchmarks/stripes.py` prints the power of single waves, and what the lattices cost.
 
-No data are solved for on these lattices. They are noise of data that are given on the first lattice, which each path
-knows of itself; data that are more precise than this are given exactly.
+No data are solved for on these lattices. They count as noise of the data that paths are conditioned on with the first
+lattice; each path knows its own values of this noise. Data that are more precise than this are conditioned on exactly.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from .series import LatticeBlock, tails_along
 class Shells:
     """How what lies beyond the modes of a first lattice is cut into lattices.
 
-    The defaults keep the largest power of a realisation's periodogram below twice that of exact draws in every octave
-    of a map of 1000 x 1000 points of the domain (`benchmarks/stripes.py`). For as much on 100 x 100 x 100 points, the
-    planner gives more of the modes to the second lattice.
+    The defaults keep the largest power of a realisation's periodogram below twice that of exact draws. This holds in
+    every octave of a map of 1000 x 1000 points of the domain (`benchmarks/stripes.py`). For as much on 100 x 100 x 100
+    points, the planner gives more of the modes to the second lattice.
 
     Attributes:
         period: of the second lattice, over the domain's side: the geometric mean over coordinates.
@@ -59,8 +59,8 @@ class Shells:
         modes: of each further lattice, over those of the one before.
         shortest: wavelength that the last lattice reaches, over the domain's side, unless lower frequencies leave out
             no more than is allowed.
-        inside: steps on each side of zero that the box before has in the second lattice, at least, unless frequencies
-            grow by two alone: with fewer, the period would be no longer than the longest wavelength.
+        inside: the least number of the second lattice's steps that the box before has on each side of zero. With fewer,
+            the period would be no longer than the longest wavelength. Frequencies may grow by two in any case.
         accuracy: of transforms, relative to the scale of these lattices, which have a tenth of the prior's scale.
     """
 
@@ -155,8 +155,8 @@ def _beyond(tail: Tensor, m: float) -> float:
 def _shell(box: Box, edges: list[float], modes: list[float], ratio: float = 1.272) -> Box:
     """A box up to the edges, with about so many modes on each side of zero.
 
-    The modes of neighbouring coordinates have the ratio `ratio`, and so have the periods where edges are equal: the
-    root of the golden ratio, which fractions of small numbers are furthest from.
+    The modes of neighbouring coordinates have the ratio `ratio`, and so have the periods where edges are equal. The
+    default is the root of the golden ratio, which is far from fractions of small numbers.
     """
     modes = [m * ratio ** (axis - (len(modes) - 1) / 2) for axis, m in enumerate(modes)]
     periods = tuple(

@@ -83,12 +83,12 @@ class MisfitWarning(UserWarning):
 class LatticeUpdate(Update):
     """An update whose paths have the data in the weights of their prior already: it adds no terms to them.
 
-    `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean,
-    `generator` (its real and imaginary parts), `cross` and `corner` the matrix (see `system.Information`): all
-    that is left of the data, and all that more data need. `kinds` has the functionals that were
+    `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean.
+    `generator` (its real and imaginary parts), `cross` and `corner` make the matrix (see `system.Information`). This is
+    all that is kept of the data, and all that conditioning on more data needs. `kinds` has the functionals that were
     observed other than values, see `kinds`. `energy [1 or s]` is (y - mean)^T Lambda^-1 (y - mean).
-    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on the
-    explicit ones `beside` it.
+    `mean_weights [1 or s, t, c + k]` are coefficients of the mean on the lattice's functions and on the explicit ones
+    `beside` it.
     """
 
     fields = ("data_count", "own_targets")
@@ -409,8 +409,8 @@ def given_on_lattice(
 class LatticeVariance:
     """Variances of paths that were given data on a lattice: phi(x)^T M^-1 phi(x), M as in `system`.
 
-    By conjugate gradients for every point, whose error in a variance is at most `_share` of it; the law is that of the
-    lattice's kernel, to the tolerance of the draw. What lies beyond the modes no data say anything of.
+    Conjugate gradients solve for every point, with an error of at most a share `_share` of each variance. The law is
+    that of the lattice's kernel, to the tolerance of the draw. The data say nothing about what lies beyond the modes.
     """
 
     requires_grad = False  # nothing on a lattice is in a graph
@@ -519,9 +519,9 @@ def local_error(
 ) -> float:
     """The largest error of the mean by the lattice's kernel, in posterior standard deviations, over a few places.
 
-    Both means, by the lattice's kernel and by the exact one, are of the nearest data alone: a cost that is linear in
-    their number, and an error that is seen through the data, whatever its cause. Places are half in the data's box and
-    half between neighbours among them.
+    Both means, by the lattice's kernel and by the exact one, are conditioned on the nearest data alone, so the cost is
+    linear in the number of data. Errors of any cause show, as far as they matter given data. Places are half in the
+    data's box and half between neighbours among them.
 
     Args:
         basis: the lattice, and what is beside it.
