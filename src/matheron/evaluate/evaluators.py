@@ -19,21 +19,17 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ..core.arena import arena, frame
 from ..core.modes import transformed
 from .own_points import of_some, one_sum_each
-from .record import Record, Which
+from .record import Record
 
 # The kinds of points. "shared": `[1, n, d]` of all paths. "own": `[s, n, d]` of each path, or of paths that are named.
 # "traced": either, inside a transform of torch.func, or with hyperparameters in a graph: plain operations alone serve.
 Points = Literal["shared", "own", "traced"]
 # What an evaluation holds beyond its inputs and its result at the most, in bytes.
 MEMORY_BUDGET = 256 * 2**20
-# Numbers of a gradient up to which it is computed with the values, for less than a vector-Jacobian product's overhead
-# (benchmarks/pull_back.py).
-_FEW = 64
 
 
 class Evaluator(ABC):
@@ -106,6 +102,8 @@ def values(record: Record, x: Tensor) -> Tensor:
     """The functions at inner points `[1 or s, n, d]`: `[s, n, t]`, differentiable in x."""
     points = _kind(record, x)
     if x.requires_grad and points != "traced" and torch.is_grad_enabled():
+        from .in_graph import InGraph
+
         return InGraph.apply(x, record)
     (evaluator, mine), *more = record.derived(_PARTS[points])
     f = evaluator.values(mine, x)
@@ -134,35 +132,6 @@ def vjp(record: Record, x: Tensor, G: Tensor) -> Tensor:
     for evaluator, mine in more:
         total = total + evaluator.vjp(mine, x, G)
     return total
-
-
-class InGraph(torch.autograd.Function):
-    """Values at points in a graph, which keeps the points alone, or their gradients too.
-
-    These where they are no more numbers than the points (each function has its own), or few. Else the backward pass is
-    a vector-Jacobian product in closed form: with H = G^T W the gradient of each basis function, no path's own gradient
-    is made.
-    """
-
-    @staticmethod
-    def forward(ctx, x: Tensor, record: Record) -> Tensor:
-        ctx.record = record
-        if len(x) == record.num_paths or record.num_paths * x.shape[1] * x.shape[2] <= _FEW:
-            f, df = values_and_gradients(record, x)
-            ctx.save_for_backward(x, df)
-        else:
-            f = values(record, x)
-            ctx.save_for_backward(x)
-        return f.clone() if f._is_view() else f  # torch lets nobody write into a view that comes from here
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        x, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
-            return BLOCKS.differentiable_vjp(ctx.record, x, grad), None
-        if kept:
-            return (grad[..., None] * kept[0]).sum(2).sum_to_size(x.shape), None
-        return vjp(ctx.record, x, grad), None
 
 
 # Blocks: which paths (None for all at shared points) and which points.
@@ -203,15 +172,15 @@ class Blocks(Evaluator):
         graph = (record.requires_grad or x.requires_grad) and torch.is_grad_enabled()
         if not graph and rows * n * width < self.small:
             return record.values(x, slice(0, s) if own else None)
-        cuts = self._cuts(x, s, width, own)
-        if transformed():  # in whose graph nothing is written in place, and nothing made twice
-            return _joined(record.values, x, cuts)
-        if graph:
-            return _with_checkpoints(record, x, cuts)
+        cuts = self.cuts(x, s, width, own)
+        if graph or transformed():  # in whose graph nothing is written in place
+            from .in_graph import values_in_blocks
+
+            return values_in_blocks(record, x, cuts)
         out = torch.empty(s, n, record.num_outputs, dtype=x.dtype, device=x.device)
         with torch.no_grad(), arena():
             for paths, points in cuts:
-                out[_all(paths), points] = record.values(x[_all(paths), points], paths)
+                out[cut_of(paths), points] = record.values(x[cut_of(paths), points], paths)
         return out
 
     @torch.no_grad()
@@ -223,31 +192,26 @@ class Blocks(Evaluator):
         f = torch.empty(s, n, record.num_outputs, dtype=x.dtype, device=x.device)
         df = torch.empty(*f.shape, x.shape[2], dtype=x.dtype, device=x.device)
         with arena():
-            for paths, points in self._cuts(x, s, width, own):
-                block, whose = x[_all(paths), points], paths if of is None else of[_all(paths)]
-                f[_all(paths), points], df[_all(paths), points] = record.values_and_gradients(block, whose)
+            for paths, points in self.cuts(x, s, width, own):
+                block, whose = x[cut_of(paths), points], paths if of is None else of[cut_of(paths)]
+                f[cut_of(paths), points], df[cut_of(paths), points] = record.values_and_gradients(block, whose)
         return f, df
 
     @torch.no_grad()
     def vjp(self, record: Record, x: Tensor, G: Tensor) -> Tensor:
         out = torch.empty_like(x)
         with arena():
-            for _, points in self._cuts(x, record.num_paths, 2 * record.width(x), own=False):
+            for _, points in self.cuts(x, record.num_paths, 2 * record.width(x), own=False):
                 with frame():
                     out[:, points] = record.vjp(x[:, points], G[:, points])
         return out
-
-    def differentiable_vjp(self, record: Record, x: Tensor, G: Tensor) -> Tensor:
-        """The same in a graph, by autograd, of a whole record."""
-        f = _with_checkpoints(record, x, self._cuts(x, record.num_paths, record.width(x), len(x) > 1))
-        return torch.autograd.grad(f, x, G, create_graph=True)[0] if f.requires_grad else torch.zeros_like(x)
 
     def numbers(self, x: Tensor) -> int:
         """How many numbers of x's dtype a block holds, on its device."""
         budget = self.memory_budget // (self.temporaries * x.element_size())
         return min(budget, self.cpu_block * 8 // x.element_size()) if x.device.type == "cpu" else budget
 
-    def _cuts(self, x: Tensor, num_paths: int, width: int, own: bool) -> Cuts:
+    def cuts(self, x: Tensor, num_paths: int, width: int, own: bool) -> Cuts:
         """Blocks (paths, points) that cover all and hold at most a block's numbers each, or one point of one path."""
         block, num_points = self.numbers(x), x.shape[1]
         points = max(1, min(num_points, block // width))
@@ -258,21 +222,8 @@ class Blocks(Evaluator):
         return [(slice(i, min(i + paths, num_paths)), cut) for i in range(0, num_paths, paths) for cut in cuts]
 
 
-def _with_checkpoints(record: Record, x: Tensor, cuts: Cuts) -> Tensor:
-    """The blocks in a graph that includes hyperparameters: each is a checkpoint."""
-    if len(cuts) == 1:
-        return record.values(x, cuts[0][0])
-    return _joined(partial(checkpoint, record.values, use_reentrant=False, preserve_rng_state=False), x, cuts)
-
-
-def _joined(value: Callable[[Tensor, Which], Tensor], x: Tensor, cuts: Cuts) -> Tensor:
-    rows: dict[int, list[Tensor]] = {}
-    for paths, points in cuts:
-        rows.setdefault(_all(paths).start or 0, []).append(value(x[_all(paths), points], paths))
-    return torch.cat([torch.cat(row, dim=1) for row in rows.values()], dim=0)
-
-
-def _all(paths: slice | None) -> slice:
+def cut_of(paths: slice | None) -> slice:
+    """Which rows of points are those of some paths: all where the points are shared."""
     return slice(None) if paths is None else paths
 
 

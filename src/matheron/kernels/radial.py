@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import ClassVar
 
@@ -50,7 +50,9 @@ class Radial(Stationary):
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         """g'(r^2), zero where it is infinite (coincident points of a rough kernel)."""
-        return _slope(self.radial, r2)
+        from .radial_derivatives import profile_slope
+
+        return profile_slope(self.radial, r2)
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         from .profile import ProfileMeasure
@@ -121,13 +123,6 @@ class Radial(Stationary):
         return weigh(K, W), pull.mul_(2 / lengthscale)
 
 
-def _slope(radial: Callable[[Tensor], Tensor], r2: Tensor, least: float = 1e-12, steep: float = 1e3) -> Tensor:
-    """g'(r^2) by forward differentiation, and at zero from the right; where that is steep, it is taken as infinite."""
-    at = r2.clamp_min(least)
-    slope = torch.func.jvp(radial, (at,), (torch.ones_like(at),))[1]
-    return torch.where((r2 > least) | (slope.abs() < steep), slope, 0.0)
-
-
 class RBF(Radial):
     """k = exp(-r^2 / 2).
 
@@ -159,51 +154,12 @@ class RBF(Radial):
         return Gaussian(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"))
 
 
-class _BesselPower(torch.autograd.Function):
-    """F_a(q) = c s^a K_a(s) with s = sqrt(q), for any real a. It is closed under differentiation: F_a' = -F_{a-1} / 2.
-
-    The constant c is inside because s^a K_a(s) alone overflows: float32 from a = 30.
-
-    At q = 0, where F_a is infinite for a <= 0, the value is 0: there it only ever multiplies x - x' = 0.
-    """
-
-    @staticmethod
-    def forward(q: Tensor, a: float, c: float) -> Tensor:
-        if a in (-0.5, 0.5, 1.5, 2.5):
-            return _half_integer(q.sqrt(), a).mul_((3 if a == 2.5 else 1) * c * math.sqrt(math.pi / 2))
-        s64 = q.sqrt().double().cpu().numpy()
-        at_zero = 2 ** (a - 1) * scipy.special.gamma(a) if a > 0 else 0.0
-        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            value = scipy.special.kve(a, s64) * s64**a * np.exp(-s64)
-        return torch.from_numpy(c * np.where(np.isfinite(value), value, at_zero)).to(q)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        q, ctx.a, ctx.c = inputs
-        ctx.save_for_backward(q)
-        ctx.save_for_forward(q)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        (q,) = ctx.saved_tensors
-        return -0.5 * grad * _BesselPower.apply(q, ctx.a - 1, ctx.c), None, None
-
-    @staticmethod
-    def jvp(ctx, dq: Tensor, _a, _c):
-        (q,) = ctx.saved_tensors
-        return -0.5 * dq * _BesselPower.apply(q, ctx.a - 1, ctx.c)
-
-    @staticmethod
-    def vmap(info, in_dims, q: Tensor, a: float, c: float):
-        return _BesselPower.apply(q, a, c), in_dims[0]  # number by number: a batch is more of them
-
-
 # Powers of two for exponentials: torch's exp is MKL's on x86, and takes four times as long as exp2 on an AMD EPYC. The
 # exponent's rounding counts as the argument's does in exp.
 _LOG2E = math.log2(math.e)
 
 
-def _half_integer(s: Tensor, a: float) -> Tensor:
+def half_integer(s: Tensor, a: float) -> Tensor:
     """exp(-s) times 1 / s, 1, 1 + s or 1 + s + s^2 / 3, for a = -1/2 to 5/2; it uses the memory of s."""
     decay = torch.mul(s, -_LOG2E, out=empty(s.shape, s)).exp2_()
     if a == -0.5:
@@ -238,8 +194,8 @@ class Matern(Radial):
 
     def radial(self, r2: Tensor) -> Tensor:
         if r2.requires_grad or transformed() or self.nu not in (0.5, 1.5, 2.5):
-            return _BesselPower.apply(2 * self.nu * r2, self.nu, self._scale)
-        return _half_integer(r2.mul_(2 * self.nu).sqrt_(), self.nu)
+            return self.profile(r2, 0)
+        return half_integer(r2.mul_(2 * self.nu).sqrt_(), self.nu)
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         """Of distances, where these are had without their squares."""
@@ -249,10 +205,10 @@ class Matern(Radial):
             return self.radial(squared_distance(x, z))
         r = distance_at_once(x, z)
         r = squared_distance(x, z).sqrt_() if r is None else r
-        return _half_integer(r.mul_(math.sqrt(2 * self.nu)), self.nu)
+        return half_integer(r.mul_(math.sqrt(2 * self.nu)), self.nu)
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
-        return _BesselPower.apply(2 * self.nu * r2, self.nu - 1, -self.nu * self._scale)
+        return self.profile(r2, 1)
 
     def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
         """Roots and exponentials, most of the cost, are taken once for both."""
@@ -267,8 +223,10 @@ class Matern(Radial):
         return torch.addcmul(slope, q, decay, value=1 / 3, out=q), slope.mul_(-5 / 6)  # (1 + s + q/3) e^-s
 
     def profile(self, r2: Tensor, order: int) -> Tensor:
-        """F_a' = -F_(a-1) / 2 (`_BesselPower`), so that the derivative of order m has F_(nu - m)."""
-        return _BesselPower.apply(2 * self.nu * r2, self.nu - order, (-self.nu) ** order * self._scale)
+        """F_a' = -F_(a-1) / 2 (`BesselPower`), so that the derivative of order m has F_(nu - m)."""
+        from .bessel import BesselPower
+
+        return BesselPower.apply(2 * self.nu * r2, self.nu - order, (-self.nu) ** order * self._scale)
 
     def profiles(self, r2: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
         """Roots and exponentials, most of the cost, are taken once for all."""

@@ -90,6 +90,13 @@ def _pairings(count: int) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
     return of(list(range(count)))
 
 
+def profile_slope(radial: Callable[[Tensor], Tensor], r2: Tensor, least: float = 1e-12, steep: float = 1e3) -> Tensor:
+    """g'(r^2) by forward differentiation, and at zero from the right; where that is steep, it is taken as infinite."""
+    at = r2.clamp_min(least)
+    slope = torch.func.jvp(radial, (at,), (torch.ones_like(at),))[1]
+    return torch.where((r2 > least) | (slope.abs() < steep), slope, 0.0)
+
+
 def profile_derivative(radial: Callable[[Tensor], Tensor], r2: Tensor, order: int) -> Tensor:
     """The derivative of some order of a profile of one's own, g(r^2), by automatic differentiation."""
 

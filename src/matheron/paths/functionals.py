@@ -24,7 +24,7 @@ from ..evaluate import (
 )
 from ..kernels import Kernel
 from ..kernels.averaged import Averaged
-from ..models.observations import is_observable
+from ..models.observations import Observations, is_observable
 from ..models.observed_functionals import as_functionals, by_quadrature, check_observed, check_outputs, moved_inside
 from ..models.transforms import Transform
 from .update import coupled_weights
@@ -148,15 +148,25 @@ def _is_of_boxes(sites: Functionals, at: slice | Tensor) -> bool:
     return sites.sides is not None and bool((sites.sides[at] != 0).any())
 
 
-def undone_functionals(
-    transform: Transform, t: int, sites: Functionals, y: Tensor, noise: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Targets and noise of functionals before the output transform, which must be affine."""
-    if not transform.affine:
-        raise TypeError(
-            "X: under an output transform that is not affine slopes, sums and averages are not linear in the "
-            "model's own function; observe values, or give the data in the model's units"
-        )
-    zero = y.new_zeros(len(sites), t)
-    scale, level = sites.own(transform.derivative(zero)), sites.own(transform(zero))
-    return (y - sites.of_ones() * level) / scale, noise / scale.square()
+def undone(transform: Transform, t: int, data: Observations) -> Observations:
+    """Data with targets and noise before the output transform; each observation has its own output's.
+
+    Of functionals the transform must be affine.
+    """
+    sites, y, noise = data
+    if isinstance(sites, Functionals):
+        if not transform.affine:
+            raise TypeError(
+                "X: under an output transform that is not affine slopes, sums and averages are not linear in the "
+                "model's own function; observe values, or give the data in the model's units"
+            )
+        zero = y.new_zeros(len(sites), t)
+        scale, level = sites.own(transform.derivative(zero)), sites.own(transform(zero))
+        return Observations(sites, (y - sites.of_ones() * level) / scale, noise / scale.square())
+    if not transform.affine and bool((noise > 0).any()):
+        raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
+    inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]
+    slope = transform.derivative(inner)
+    inner, slope = sites.own(inner), sites.own(slope)
+    slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
+    return Observations(sites, inner, torch.where(noise > 0, noise / slope.square(), noise))

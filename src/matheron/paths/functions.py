@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, Self, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, final, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core import saving as store
-from ..core.checks import (
-    ArrayLike,
-    Names,
-    as_array,
-    as_real,
-    check_dim,
-    check_names,
-    check_points,
-    flat_hint,
-)
+from ..core.checks import ArrayLike, Names, as_array, as_real, check_dim, check_names, check_points, flat_hint
 from ..core.functionals import Functionals
 from ..core.value import Value
 from ..evaluate import Record
 
 if TYPE_CHECKING:
     from .arithmetic import AbstractFunctions
+    from .estimates import Estimate
 
 Index = int | slice | Sequence[int] | Tensor
 # Some of the outputs, f[..., 0], f[..., [2, 0]]; and of some of the paths, f[:8, ..., 0].
 OutputIndex = tuple[EllipsisType, Index] | tuple[Index, EllipsisType, Index]
-
-
-class Estimate(NamedTuple):
-    """A value and its standard error."""
-
-    value: Tensor
-    standard_error: Tensor
 
 
 class PlacedFunctions(Value, ABC):
@@ -250,7 +234,9 @@ class EvaluableFunctions(PlacedFunctions):
         points = self._shared_points(x, "variance")
         if not samples:
             return self._variance(points).squeeze(-1)
-        return Estimate(*(each.squeeze(-1) for each in self._estimated_variance(points)))
+        from .estimates import estimated_variance
+
+        return estimated_variance(self, points)
 
     @overload
     def std(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
@@ -267,8 +253,7 @@ class EvaluableFunctions(PlacedFunctions):
         """
         if not samples:
             return self.variance(x).sqrt()
-        value, error = self.variance(x, samples=True)
-        return Estimate(value.sqrt(), error / (2 * value.sqrt()))
+        return self.variance(x, samples=True).sqrt()
 
     @property
     def noise_variance(self) -> Tensor | None:
@@ -389,19 +374,6 @@ class EvaluableFunctions(PlacedFunctions):
         if len(points) > 1:
             raise ValueError(f"{name}: expected points [n, {self.input_dim}], got {list(points.shape)}")
         return points
-
-    @final
-    def _estimated_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """From these paths, and its standard error: both `[n, t]`."""
-        s = self.num_paths
-        if s < 2:
-            raise ValueError(f"samples: expected at least two paths, got {s}; draw more")
-        f = self._values(x)
-        try:
-            squares = (f - self._mean(x)).square()
-        except TypeError:  # the mean has no closed form: theirs, and one degree of freedom less
-            squares = (f - f.mean(0)).square() * (s / (s - 1))
-        return squares.mean(0), squares.std(0) / math.sqrt(s)
 
 
 def _picked(count: int, index: Index, what: str, device: torch.device | str = "cpu") -> Tensor:

@@ -29,7 +29,7 @@ from ..models.observed_functionals import by_quadrature, check_observed, check_s
 from ..models.transforms import Transform, chained
 from ..solvers import Solver, Stats, as_solver
 from .arithmetic import AbstractFunctions
-from .functionals import averaged, functionals_of, undone_functionals
+from .functionals import averaged, functionals_of, undone
 from .grids import write_by_record
 from .prior import PriorPaths
 from .update import Update
@@ -296,23 +296,6 @@ class PriorPlusUpdate(AbstractPaths):
             raise TypeError("mean: under this output transform the mean has no closed form; average the paths instead")
 
 
-def undone(transform: Transform | None, t: int, data: Observations) -> tuple[Tensor, Tensor]:
-    """Targets and noise before the output transform; each observation has its own output's."""
-    y, noise = data.y, data.noise
-    if transform is None:
-        return y, noise
-    sites = data.sites
-    if isinstance(sites, Functionals):
-        return undone_functionals(transform, t, sites, y, noise)
-    if not transform.affine and bool((noise > 0).any()):
-        raise ValueError("noise: under an output transform that is not affine only noise-free data (0) can be undone")
-    inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]
-    slope = transform.derivative(inner)
-    inner, slope = sites.own(inner), sites.own(slope)
-    slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
-    return inner, torch.where(noise > 0, noise / slope.square(), noise)
-
-
 def _make_record(paths: PriorPlusUpdate) -> Record:
     prior = paths.prior
     return Record(
@@ -390,9 +373,9 @@ class Paths(PriorPlusUpdate):
                 "measurements; call matheron.approximate(kernel, X, y, likelihood=...) with all outcomes, and draw "
                 "again. Functions of matheron.draw(gp.gaussian, ...) take measurements of the latent function itself"
             )
-        y, noise = undone(self.output_transform, self.num_outputs, data)
-        sites = self._inner_sites(data.sites)
-        new = Observations(sites, y, noise)
+        if self.output_transform is not None:
+            data = undone(self.output_transform, self.num_outputs, data)
+        new = data._replace(sites=self._inner_sites(data.sites))
         return self._with(*solver.condition(self.prior, self.update, self.mean_function, new, generator))
 
     def _inner_sites(self, sites: Observed) -> Observed:
