@@ -59,7 +59,7 @@ class Basis(Value):
 
     @abstractmethod
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """The same `[B, r, n]` and its gradient in x `[B, r, n, d]`; not for autograd."""
+        """The sums `[B, r, n]` and their gradients in x `[B, r, n, d]`; not for autograd."""
 
     def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Sums:
         """`weighted`, or `weighted_with_gradient`."""
@@ -77,7 +77,7 @@ class Basis(Value):
         return self.weighted_with_gradient(x, w[None, None])[1][:, 0]
 
     def _shared_vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        """The same for one problem of several sums."""
+        """`vjp` for one problem of several sums."""
         _, df = self.weighted_with_gradient(x, W)
         return (G[..., None] * df).sum(1)
 

@@ -55,7 +55,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def values_and_gradients(self, record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The same and gradients `[s, n, t, d]`, without a graph; of the paths `of` at their points `[p, n, d]`."""
+        """Values and gradients `[s, n, t, d]`, without a graph; of the paths `of` at their points `[p, n, d]`."""
 
     def vjp(self, record: Record, x: Tensor, G: Tensor) -> Tensor:
         """sum over paths and outputs of G `[s, n, t]` times the gradients at shared points `[1, n, d]`."""
@@ -113,7 +113,7 @@ def values(record: Record, x: Tensor) -> Tensor:
 
 
 def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The same and their gradients `[s, n, t, d]`, without a graph; with `of`, of these paths at points `[p, n, d]`."""
+    """Values and gradients `[s, n, t, d]`, without a graph; with `of`, of these paths at points `[p, n, d]`."""
     s = record.num_paths
     if of is not None and len(of) >= 4 * s and s * int(of.bincount().max()) <= 2 * len(of):  # several points of each
         return of_some(lambda points: values_and_gradients(record, points), s, x, of)
@@ -163,7 +163,7 @@ class Blocks(Evaluator):
         return record.derived(one_sum_each) if alone else record, None
 
     def values(self, record: Record, x: Tensor) -> Tensor:
-        """In a graph of x and of the record, where these are in one.
+        """All terms and the mean, `[s, n, t]`, in a graph where x or the record is in one.
 
         Shared points are cut along n, own points along s and n.
         """

@@ -45,7 +45,7 @@ def on_grid(record: Record, axes: list[Tensor], out: Tensor) -> None:
 
 
 def _kernels_by_axis(record: Record) -> list[Separated | None]:
-    """Of each term the kernels of one dimension that its own is made of: to make them looks at their numbers."""
+    """For each term, the kernels of one dimension that its kernel is a product of. Making them reads their numbers."""
     bases = [term.basis if isinstance(term, WeightedSum) else None for term in record.terms]
     return [_separate(b.kernel, b.centres.shape[1]) if isinstance(b, Canonical) else None for b in bases]
 

@@ -163,7 +163,7 @@ def summed(terms: Sequence[PathTerm], x: Tensor, paths: Which, gradient: bool) -
 
 
 def sum_of(terms: Sequence[PathTerm], x: Tensor, paths: Which = None) -> Tensor | None:
-    """The same without gradients, `[s, t, n]`."""
+    """The sum of some terms without gradients, `[s, t, n]`; None where there are none."""
     return cast(Tensor | None, summed(terms, x, paths, False))
 
 
@@ -283,7 +283,7 @@ class Record:
         return f.mT + m
 
     def values_and_gradients(self, x: Tensor, paths: Which) -> tuple[Tensor, Tensor]:
-        """The same, and gradients `[s, n, t, d]`."""
+        """mean + terms `[s, n, t]`, and their gradients `[s, n, t, d]`."""
         total = summed(self.terms, x, paths, True)  # [s, t, n], [s, t, n, d]
         if total is not None and self._zero_mean:
             return total[0].mT, total[1].transpose(1, 2)
@@ -303,7 +303,7 @@ class Record:
         return total
 
     def mean_vjp(self, x: Tensor, G: Tensor) -> Tensor:
-        """The same of the mean alone."""
+        """`vjp` of the mean alone."""
         _, dm = self.mean.with_gradient(x)  # [1, n, 1 or t, d]
         G = G.sum(0, keepdim=True)
         G = G.sum(-1, keepdim=True) if dm.shape[2] == 1 else G

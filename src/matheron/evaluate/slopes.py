@@ -54,8 +54,9 @@ class CanonicalSlopes(CutBasis):
         return weigh(self.values(x), W), torch.stack(slopes, dim=-1)
 
     def _radial_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The same of one direction for each centre and of radial kernels, k = g(r^2), without a matrix for each
-        coordinate; None for others. With u the direction and l the lengthscale,
+        """Sums and gradients for radial kernels k = g(r^2) and one direction per centre; None for others.
+
+        No matrix is made for each coordinate. With u the direction and l the lengthscale,
 
             u . grad_z k  =  -2 g' b,     b = <u / l, (x - z) / l>,
             its gradient  =  -(2 / l) (2 g'' b (x - z) / l  +  g' u / l).

@@ -302,7 +302,7 @@ def _(basis: MappedBasis, term: WeightedSum) -> list[module.TermModule | Tensor]
 
 @of_basis.of(Lattice)
 def _(basis: Lattice, term: WeightedSum) -> list[module.TermModule | Tensor]:
-    """Its modes as waves, with frequencies in float64: a mode multiplies the errors of phases."""
+    """The modes of a lattice as waves, with frequencies in float64, since a mode multiplies the errors of phases."""
     h, W, origin = basis.num_pairs, term.weights, _origin(term)
     exact = basis.mapped(lambda b: b.double()).pairs(0, h, len(origin))
     return [module.WavesModule(W[None, ..., : 2 * h], origin, exact.frequencies), W[..., 2 * h]]
@@ -587,7 +587,7 @@ def _polynomial(p: int) -> tuple[float, ...]:
 
 
 def _merged(shapes: list[Shape]) -> list[Shape]:
-    """The same product with one RBF: exponents add, so that embeddings go side by side."""
+    """The same product with one RBF: exponents add, so all RBFs become one whose embeddings lie side by side."""
     normal = [shape for shape in shapes if isinstance(shape, ProfileShape) and shape.profile == "rbf"]
     if len(normal) < 2:
         return shapes

@@ -151,13 +151,13 @@ class Hyperparameters:
         self.leaves += [] if isinstance(mean, Mean) else list(mean)
 
     def at(self, rows: Tensor) -> Hyperparameters:
-        """The same for some of the observations."""
+        """These hyperparameters for some of the observations."""
         noise = self.noise if isinstance(self.noise, Leaf) else self.noise[rows]
         blocks = None if self.blocks is None else NoiseBlocks(*(each[rows] for each in self.blocks))
         return Hyperparameters(self.kernel, self.leaves[: self.count], noise, self.mean, blocks)
 
     def within(self, priors: Mapping[str, Prior]) -> Hyperparameters:
-        """The same within the supports of priors."""
+        """These hyperparameters, moved to within the supports of priors."""
         leaves = [leaf.within(prior_of(leaf, priors)) for leaf in self.leaves]
         rest = leaves[self.count :]
         noise = rest.pop(0) if isinstance(self.noise, Leaf) else self.noise

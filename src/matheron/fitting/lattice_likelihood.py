@@ -259,9 +259,10 @@ class Merged:
 
     @staticmethod
     def of(of: Dense, few: int = 1000, looked_at: int = 4096) -> Merged | None:
-        """None where distinct rows are not few, as which a dense factor is faster than a lattice, and exact.
+        """The gradient by distinct rows; None where these are more than `few`.
 
-        Some rows are looked at before all of them are.
+        For few distinct rows a dense factor is faster than a lattice, and exact. Some rows are looked at before
+        all of them are.
         """
         rows = of.X if of.tasks is None else torch.cat([of.X, of.tasks[:, None].to(of.X)], dim=1)
         if len(rows) <= few or len(rows[:looked_at].unique(dim=0)) > few:

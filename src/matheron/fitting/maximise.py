@@ -266,7 +266,7 @@ def _rows_of(X: object) -> list[int]:
 
 
 def _dimension(X: object) -> int:
-    """That of the points of functionals."""
+    """The dimension of the points of functionals."""
     while isinstance(X, list | tuple):
         X = next((part for part in X if is_observable(part)), X[0])
     return cast(Functionals, X).input_dim

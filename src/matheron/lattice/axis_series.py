@@ -63,7 +63,7 @@ class AxisSeries:
             self.tiles.append((slice(start, start + len(near)), slice(a, b), windows))
 
     def __call__(self, F: Tensor) -> Tensor:
-        """Of complex rows `[r, modes]`: `[r, n]`."""
+        """The series of complex rows: `[r, modes] -> [r, n]`."""
         both = F.real.new_zeros(2, len(F), self.num_points)
         self.add(F, *both)
         return torch.complex(*both)

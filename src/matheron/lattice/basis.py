@@ -206,7 +206,7 @@ class Lattice(Basis):
         return out
 
     def summed(self, x: Tensor, W: Tensor) -> Tensor:
-        """The same sum by products of matrices: in a graph, and where points are few."""
+        """The sums by products of matrices: for autograd, and where points are few."""
         F, angles = self._parts_of_coefficients(W), self.angles(x)  # [B, r, *shape] twice, [B, n, k]
         n, inner = x.shape[1], math.prod(F[0].shape[:-1])
         step = max(1, self._in_memory // inner)

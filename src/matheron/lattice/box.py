@@ -44,7 +44,7 @@ class Box:
         return sum(float(t.variance.detach()) for t in self.terms)
 
     def frequencies(self, input_dim: int) -> Tensor:
-        """Those of all modes, `[c, d]`."""
+        """The frequencies of all modes, `[c, d]`."""
         axes = [
             torch.arange(-m, m + 1, dtype=torch.float64, device="cpu") * (2 * math.pi / p)
             for m, p in zip(self.m, self.period, strict=True)

@@ -110,8 +110,10 @@ def by_transform(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
 
 
 def by_longer_transform(term: Term, cut_off: bool, box: Box, input_dim: int, times: int) -> Tensor:
-    """The same without what lies beyond the modes, which a transform adds to those that it has: of so many times the
-    modes, most is added to the others."""
+    """The coefficients by an FFT with `times` as many modes, of which the box's own are kept.
+
+    An FFT aliases what lies beyond its modes to them. Most of it then falls on the modes that are not kept.
+    """
     c = by_transform(term, cut_off, replace(box, m=tuple(times * m for m in box.m)), input_dim).clamp_min(0)
     return c[tuple(slice((times - 1) * m, (times + 1) * m + 1) for m in box.m)]
 

@@ -100,8 +100,10 @@ def largest_worthwhile(n: int, s: int, d: int, num_channels: int, operations: in
 
 
 def can_be_solved(basis: Joint, noise: Tensor, channels: Tensor | None) -> bool:
-    """Whether rounding allows a lattice for data of this noise, and they are more than the weights they determine: of
-    fewer, a dense factor is made in any case."""
+    """Whether rounding allows a lattice for data of this noise, and data are more than the weights they determine.
+
+    For fewer data, a dense factor is made in any case.
+    """
     precision = 1 / noise.double()
     information = basis.information([float(precision[mine].sum()) for mine in rows_of(channels, basis.num_channels)])
     determined = min(largest_dense(noise.device), int((information > 0.1).sum()))

@@ -146,10 +146,10 @@ def scale_of_functionals(
     num_neighbours: int = 64,
     num_atoms: int = 1024,
 ) -> tuple[float, Callable[[Tensor], Tensor]]:
-    """A typical posterior variance of values near the data; and how many times more a frequency counts than for them.
+    """A typical posterior variance of values near the data, and how much each frequency counts relative to values.
 
-    As `posterior_scale` finds it, at as many data as places between them. There the kinds of data have posterior
-    variances, too: the variance |D|^2 S that modes leave out of a kind counts in proportion to its own.
+    The variance is found as by `posterior_scale`, at as many data as places between them. There the kinds of data
+    have posterior variances, too: the variance |D|^2 S that modes leave out of a kind counts in proportion to its own.
 
     Args:
         looser: how much more of a slope's variance may be missing than of a value's. What is missing of a slope counts
@@ -242,7 +242,7 @@ class OnModes:
 
     @staticmethod
     def of(kind: Functionals, lattice: Lattice) -> OnModes:
-        """That of a kind."""
+        """D of a kind on the modes of a lattice."""
         theta = lattice.period.new_zeros(lattice.num_pairs + 1, kind.input_dim)
         theta[:-1, lattice.dims] = lattice.frequencies_of_pairs(0, lattice.num_pairs).to(theta)
         return OnModes(on_frequencies(kind.to(theta.device, theta.dtype), theta))
@@ -263,7 +263,7 @@ class OnModes:
         return self._turned(W, self.half.imag)
 
     def transposed(self, W: Tensor) -> Tensor:
-        """The transpose of that."""
+        """The transpose of `__call__`: `[.., c] -> [.., c]`."""
         return self._turned(W, -self.half.imag)
 
     def _turned(self, W: Tensor, imaginary: Tensor) -> Tensor:

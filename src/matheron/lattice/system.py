@@ -114,7 +114,10 @@ class Joint:
 
     @staticmethod
     def of(features: Features, kernel: Kernel) -> Joint | None:
-        """None where the features are not lattices of the same modes, and few functions that are the kernel's own."""
+        """The functions of these features.
+
+        None unless they are lattices of the same modes, and few functions that are the kernel's own.
+        """
         blocks = list(features.blocks)
         lattices = [block.basis for block in blocks if isinstance(block.basis, Lattice)]
         beside = blocks[len(lattices) :]
@@ -185,7 +188,7 @@ class Joint:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def coefficients(self, z: Tensor) -> Tensor:
-        """Of each output's functions, amplitudes included: `[r, t c + e] -> [r, t, c + k]`."""
+        """The coefficients of each output's functions, amplitudes included: `[r, t c + e] -> [r, t, c + k]`."""
         z, v = z.split([self.num_outputs * self.size, self.num_beside], dim=1)
         beside = [(R @ part) * basis.scales() for basis, R, part in self._each_beside(v)]
         return torch.cat([torch.stack(self.mixed(z), dim=1), *beside], dim=2)
@@ -239,7 +242,7 @@ class Joint:
         return torch.cat([*(part + R @ more for part, R, more in each), *beside], dim=2)
 
     def _own(self, w: Tensor) -> list[Tensor]:
-        """For each basis R^-1 w, `[s, t, c]`."""
+        """R^-1 w for each basis, `[s, t, c]`."""
         parts = w.split([basis.size for basis in (*self.lattices, *self.beside)], dim=2)
         if self.num_outputs == 1:
             return list(parts)
@@ -313,7 +316,7 @@ class Joint:
         return found
 
     def covariance(self, X: Tensor, channels: Tensor | None = None, block: int = 1 << 22) -> Tensor:
-        """That of the data without their noise, `[n, n]`, so many differences of places at a time."""
+        """The covariance of the data without their noise, `[n, n]`, for `block` pairs of places at a time."""
         K = X.new_zeros(len(X), len(X))
         i, j = torch.tril_indices(len(X), len(X), device=X.device)
         for a, b in zip(i.split(block), j.split(block), strict=True):
@@ -321,7 +324,7 @@ class Joint:
         return K
 
     def covariances(self, X: Tensor, a: Tensor, b: Tensor, channels: Tensor | None = None) -> Tensor:
-        """Those of pairs of data, whose numbers are a and b `[p]`: the lattices' series at differences of places.
+        """Covariances of pairs of data, with the indices a and b `[p]`: the lattices' series at differences of places.
 
         Two kinds multiply the series by D and by the conjugate of the other's.
         """
@@ -388,7 +391,7 @@ class Information:
 
     @staticmethod
     def none(basis: Joint) -> Information:
-        """That of no data."""
+        """The information of no data."""
         e, zero = basis.num_beside, torch.zeros_like(basis.lattice.period[:0])
         shape = [basis.num_channels, *(2 * n - 1 for n in basis.lattice.shape)]
         generator = torch.zeros(shape, dtype=torch.complex128, device=zero.device)
@@ -396,7 +399,7 @@ class Information:
 
     @staticmethod
     def of(basis: Joint, X: Tensor, precision: Tensor, channels: Tensor | None = None) -> Information:
-        """That of data at places `[n, d]` about the origin, by one transform for each of their channels."""
+        """The information of data at places `[n, d]` about the origin, by one transform for each of their channels."""
         lattice, accuracy = basis.lattice, _accuracy(basis, precision, channels)
         shape, angles, weights = [2 * n - 1 for n in lattice.shape], lattice.angles(X), precision.to(torch.complex128)
         each = rows_of(channels, basis.num_channels)
@@ -418,7 +421,7 @@ class Information:
         return Information(self.generator + other.generator, self.cross + other.cross, self.corner + other.corner)
 
     def with_channels(self, basis: Joint) -> Information:
-        """The same where a basis has channels for further kinds, of which there are no data."""
+        """The same information for a basis with channels of further kinds, of which there are no data."""
         more = basis.num_channels - len(self.generator)
         if not more:
             return self
@@ -440,7 +443,7 @@ def right_hand_side(
 def _accuracy(
     basis: Joint, precision: Tensor, channels: Tensor | None, coarsest: float = 1e-9, finest: float = 1e-14
 ) -> float:
-    """Of the data's transforms, relative to their size: errors far below one, the prior's precision."""
+    """The accuracy of the data's transforms, relative to their size: errors far below one, the prior's precision."""
     totals = [float(precision[mine].sum()) for _, _, mine in basis.kinds_of(channels)]
     variances = [max(of_kind) for of_kind in _chunked(basis.largest_variances(), basis.num_outputs)]
     largest = max(v * total for v, total in zip(variances, totals, strict=False))
@@ -456,7 +459,7 @@ def real_rows(Z: Tensor) -> Tensor:
 
 
 def complex_rows(W: Tensor) -> Tensor:
-    """The reverse."""
+    """Real rows as complex ones, a view: the inverse of `real_rows`."""
     return torch.view_as_complex(W.unflatten(1, (-1, 2)))
 
 

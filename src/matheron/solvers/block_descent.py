@@ -125,7 +125,7 @@ class BlockState(State):
 
     @torch.no_grad()
     def deviations(self, rows: Tensor) -> Tensor:
-        """As a factor of rank 5 sqrt(n), or less where memory ends, has it: it costs about as much as an epoch."""
+        """The deviations by a factor of rank 5 sqrt(n), or less where memory ends. It costs about an epoch."""
         operator = self.operator
         rank = min(operator.size, largest_rank(operator), math.ceil(5 * operator.size**0.5))
         share = LowRank(operator, max(1, rank)).posterior_share[:, 0]

@@ -91,7 +91,7 @@ class Cholesky(Solver[CholeskyState]):
         del K  # whose memory goes to the factor, or to a second attempt
 
         def attempt(jitter: float) -> tuple[Tensor, Tensor]:
-            """In the memory of a matrix that is made once for each attempt."""
+            """Factor in place, in the memory of a matrix that is made anew for each attempt."""
             K = (made.pop() if made else operator.dense(noise.dtype)).mT  # columns lie as LAPACK has them
             K.diagonal().add_(noise)
             K.diagonal().add_(jitter)
@@ -101,7 +101,7 @@ class Cholesky(Solver[CholeskyState]):
         return CholeskyState(self, operator, *_with_jitter(attempt, name, magnitude), largest)
 
     def solve(self, state: CholeskyState, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
-        """All right-hand sides in one pass over the factor; a guess is of no use to it."""
+        """Solve for all right-hand sides in one pass over the factor; the guess is not used."""
         return solved(state.L, b.to(state.L)).to(b.dtype), Stats(repr(self), jitter=state.jitter)
 
 
@@ -147,7 +147,7 @@ def _in_enough_digits(operator: Operator, trace: float, num_rows: int = 16) -> t
 
 
 def largest_eigenvalue(K: Tensor) -> float:
-    """A bound on it, that of Collatz and Wielandt: the largest (|K| u)_i / u_i for u > 0, here the sums of |K|'s rows.
+    """A bound on it by Collatz and Wielandt: the largest (|K| u)_i / u_i for u > 0, here the sums of |K|'s rows.
 
     As a rule it is less than a tenth above the eigenvalue, where the largest of the sums is half above it.
     """

@@ -95,7 +95,7 @@ class Operator(ABC):
         return (self.diagonal() if K is None else K.diagonal()) + self.noise
 
     def trace(self) -> float:
-        """That of K + diag(noise), a bound on its largest eigenvalue."""
+        """The trace of K + diag(noise), a bound on its largest eigenvalue."""
         return float(self.magnitude().detach().sum())
 
     def requires_graph(self) -> bool:

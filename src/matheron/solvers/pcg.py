@@ -130,7 +130,7 @@ class PCGState(State):
         self.solver, self.operator, self.preconditioner = solver, operator, preconditioner
 
     def deviations(self, rows: Tensor) -> Tensor:
-        """As the preconditioner has it."""
+        """The deviations that the preconditioner implies."""
         operator = self.operator
         variances = floored(operator.noise * self.preconditioner.posterior_share[:, 0], operator)
         return operator.processes.gather(variances, operator.size)[rows].sqrt()
@@ -174,7 +174,7 @@ class _Solve:
         self.iterations = 0
 
     def _dot(self, a: Tensor, b: Tensor) -> Tensor:
-        """Column by column, `[r]`, added up in float64."""
+        """Inner products, column by column, `[r]`, added up in float64."""
         return self.everyone.sum((a * b).sum(0, dtype=torch.float64))
 
     def run(self, guess: Tensor | None) -> tuple[Tensor, Stats]:
@@ -293,13 +293,13 @@ class _Solve:
 
 
 def _largest(a: Tensor) -> Tensor:
-    """Column by column, `[r]`; a process may have no rows."""
+    """The largest entry of each column in absolute value, `[r]`; a process may have no rows."""
     return a.abs().amax(0) if len(a) else a.new_zeros(a.shape[1])
 
 
 @contextmanager
 def progress_bar(show: bool, title: str, tolerance: float) -> Iterator[OnIteration]:
-    """What is told of every iteration and the largest error then: a progress bar, in powers of ten, or nothing."""
+    """A callback for each iteration and its largest error: a progress bar, in powers of ten, or nothing."""
     if not show:
         yield lambda iterations, error: None
         return

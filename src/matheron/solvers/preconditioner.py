@@ -186,7 +186,7 @@ def _middle(Q: Tensor, L: Tensor, everyone: Processes) -> Tensor:
 
 
 def _gram(F: Tensor) -> Tensor:
-    """F^T F `[k, k]` in float64: its digits are needed."""
+    """F^T F `[k, k]` in float64, since float32 has too few digits."""
     gram = torch.zeros(F.shape[1], F.shape[1], dtype=torch.float64, device=F.device)
     for piece in _pieces(F):
         wide = piece.double()

@@ -92,7 +92,7 @@ def _unit(values: Tensor) -> Tensor:
 
 
 def _gamma(shape: float, rate: float) -> Gamma:
-    """In float64: of plain numbers torch makes one in its default dtype, and on its default device."""
+    """A gamma distribution in float64 on the CPU; from plain numbers torch takes its default dtype and device."""
     alpha, beta = torch.tensor([shape, rate], dtype=torch.float64, device="cpu")
     return Gamma(alpha, beta)
 

@@ -99,7 +99,7 @@ class Study:
 
     @property
     def front_values(self) -> Tensor:
-        """Their objectives, `[k, m]`."""
+        """The objectives of the points of the front, `[k, m]`."""
         return torch.tensor([self._objectives(i) for i in self.front], dtype=torch.float64, device="cpu")
 
     @property

@@ -84,7 +84,7 @@ def joined_gradients(records: Sequence[Record], x: Tensor, of: Tensor) -> tuple[
 
 
 def gradients_of(plan: Plan, mean: Tensor, x: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
-    """The same from a joined plan and each path's mean `[s, 1, 1]`."""
+    """Values and gradients from a joined plan and each path's mean `[s, 1, 1]`."""
     from . import launch
 
     return of_some(lambda points: launch.sums_with_gradient(plan, points, mean, None), plan.num_paths, x, of)

@@ -183,7 +183,7 @@ def vjp(plan: Plan, x: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _vjp_by_rows(plan: Plan, parts: list[Fourier | RadialPlan], x: Tensor, G: Tensor) -> Tensor:
-    """The same from the slopes of every row, some points at a time."""
+    """The vector-Jacobian product from the slopes of every row, some points at a time."""
     n, d = x.shape[1:]
     step = max(1, _ROOM // (plan.num_rows * d))
     total = torch.empty_like(x)

@@ -234,7 +234,7 @@ def make_plan(record: Record) -> Plan | None:
 
 
 def plan_of(record: Record) -> Plan | None:
-    """The same, made once a record."""
+    """The plan of a record, made once; None where `make_plan` gives none."""
     return record.derived(make_plan)
 
 

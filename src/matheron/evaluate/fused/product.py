@@ -48,7 +48,7 @@ def plan_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> FusedProdu
 
 
 def make_products(kernel: Kernel, X: Tensor, tasks: Tensor | None) -> FusedProducts | None:
-    """The same on any device; None where the kernel is not a sum of radial ones, or dimensions are too many."""
+    """Fused products on any device; None where the kernel is not a sum of radial ones, or dimensions are too many."""
     if X.shape[1] > LARGEST_DIM:
         return None
     parts: list[tuple[Tensor | None, RadialPlan]] = []
