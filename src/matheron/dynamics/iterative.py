@@ -160,7 +160,7 @@ def times_transpose(k: Tensor, R: Tensor, rows: int = 128) -> Tensor:
 
 
 def times(a: Tensor, R: Tensor, rows: int = 128) -> Tensor:
-    """a R, likewise."""
+    """a R for a lower triangular R, skipping most of the zeros."""
     return torch.cat([a[..., i:] @ R[:, i:, i : i + rows] for i in range(0, R.shape[1], rows)], dim=-1)
 
 

@@ -213,7 +213,7 @@ def side_by_side(a: Waves, b: Waves) -> Waves:
 
 
 def as_radial_sum(part: RadialPart, z: Tensor, weights: Tensor, origin: Tensor) -> RadialSum:
-    """About `origin` where that is among the centres: a far offset must not cost the digits of a difference."""
+    """A sum about `origin` where that is among the centres: a far offset must not cost the digits of a difference."""
     lower, upper = z.aminmax(dim=0)
     origin = origin if bool(((lower <= origin) & (origin <= upper)).all()) else z[0]
     z = z - origin

@@ -261,7 +261,7 @@ class Record:
 
     @cached_property
     def _with_slopes(self) -> int:
-        """How many times as many numbers sums need where their gradients are taken."""
+        """How many times more numbers sums need where their gradients are taken."""
         return 1 + self.input_dim if any(term.by_coordinate for term in self.terms) else 2
 
     def width(self, x: Tensor, gradient: bool = False) -> int:

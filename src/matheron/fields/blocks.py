@@ -64,7 +64,7 @@ def on_list(functions: Functions, mask: np.ndarray | None, points: np.ndarray) -
 
 
 def _on_grid(functions: Functions, axes: Sequence[np.ndarray], order: tuple[int, ...]) -> np.ndarray:
-    """On a whole grid: the functions' axes are in the order of their inputs, the field's in its own."""
+    """Values on a whole grid: the functions' axes are in the order of their inputs, the field's in its own."""
     inputs = [np.array(axes[dim]) for dim in order]  # copies, since arrays from other processes are read-only
     f = functions.on_grid(inputs)  # [s, n of each input, t]
     dims = [1 + order.index(dim) for dim in range(len(axes))]

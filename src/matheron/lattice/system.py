@@ -151,8 +151,10 @@ class Joint:
         return found
 
     def information(self, totals: Sequence[float]) -> Tensor:
-        """What data whose precisions sum to `totals`, for each channel, say of the lattice's weights, over what the
-        prior says: `[t c]`."""
+        """The information of data on the lattice's weights, relative to the prior's, `[t c]`.
+
+        `totals` are the sums of the data's precisions in each channel.
+        """
         share = torch.full_like(self.lattice.scales()[0], 0.5)
         share[-1] = 1.0
         parts = [torch.zeros_like(share) for _ in self.planes]
@@ -178,7 +180,7 @@ class Joint:
         return outputs
 
     def unmixed(self, G: Sequence[Tensor], planes: Planes | None = None, onto: Tensor | None = None) -> Tensor:
-        """The transpose: `t times [r, c] -> [r, t c]`, added to rows `onto`."""
+        """The transpose of `mixed`: `t times [r, c] -> [r, t c]`, added to rows `onto`."""
         parts, before = [], [None] * self.num_outputs if onto is None else onto.chunk(self.num_outputs, dim=1)
         for r, total in enumerate(before):
             for row, G_i in zip(self.planes if planes is None else planes, G, strict=True):
@@ -271,7 +273,7 @@ class Joint:
             yield kind, k, (channels // self.num_outputs == k).nonzero()[:, 0]
 
     def columns(self, X: Tensor, channels: Tensor | None = None) -> Tensor:
-        """What is observed of the explicit functions, `[n, e]`."""
+        """Observations of the explicit functions, `[n, e]`."""
         parts, tasks = [X[:, :0]], self.outputs_of(channels)
         for basis, R in zip(self.beside, self.roots[len(self.lattices) :], strict=True):
             E = X.new_empty(len(X), basis.size)
@@ -299,7 +301,7 @@ class Joint:
         return f
 
     def adjoint(self, X: Tensor, v: Tensor, accuracy: float | None = None, channels: Tensor | None = None) -> Tensor:
-        """The transpose: `[n, d], [r, n] -> [r, t c + e]`."""
+        """The transpose of `sums`: `[n, d], [r, n] -> [r, t c + e]`."""
         w = self.unmixed(self.adjoints(X, v, accuracy, channels))
         return torch.cat([w, v @ self.columns(X, channels)], dim=1) if self.num_beside else w
 
@@ -429,7 +431,7 @@ class Information:
         return Information(torch.cat([self.generator, none]), self.cross, self.corner)
 
     def to(self, dtype: torch.dtype) -> Information:
-        """The same in another precision."""
+        """This information in another precision."""
         return Information(self.generator.to(dtype.to_complex()), self.cross.to(dtype), self.corner.to(dtype))
 
 
@@ -703,7 +705,7 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
 
 class Preconditioner(Protocol):
     def __call__(self, R: Tensor) -> Tensor:
-        """About M^-1 R of packed rows, `[p, t c + e]`."""
+        """An approximation of M^-1 R for packed rows R, `[p, t c + e]`."""
         ...
 
 

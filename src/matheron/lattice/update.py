@@ -69,7 +69,7 @@ class FourierLattice(Solver[State]):
     def condition(
         self, prior: PriorPaths, update: Update, mean: Mean, new: Observations, generator: torch.Generator
     ) -> tuple[PriorPaths, Update]:
-        """On the lattice; few data that are more precise than a rough prior's lattice are given exactly."""
+        """Condition on the lattice; few data that are more precise than a rough prior's lattice are given exactly."""
         tailed = isinstance(new.sites, Functionals) and split_tail(prior)[1] is not None
         if not isinstance(update, LatticeUpdate) and (tailed or not can_condition_on_lattice(prior, update, new)):
             return Auto().condition(prior, update, mean, new, generator)
@@ -130,7 +130,7 @@ class LatticeUpdate(Update):
         self.misfit, self.local_error = misfit, local_error
 
     def check(self) -> None:
-        """ValueError where what is left of the data does not fit the lattice."""
+        """Raise a ValueError where what is kept of the data does not fit the lattice."""
         if type(self.data_count) is not int or self.data_count < 0 or not isinstance(self.basis, Lattice):
             raise ValueError(f"LatticeUpdate: expected a lattice and a number of data, got {self.data_count!r}")
         s, p, e = *self.rhs.shape, len(self.corner)
@@ -187,7 +187,7 @@ class LatticeUpdate(Update):
     def given(
         self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator
     ) -> tuple[PriorPaths, LatticeUpdate]:
-        """On the lattice, whatever the solver: the data before are there."""
+        """Condition on the lattice, whatever the solver, since the earlier data are there."""
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         return condition_on_lattice(prior, self, mean, new, settings, generator)
 
@@ -331,7 +331,7 @@ class Conditioning:
         )
 
     def mean_error(self, tolerance: float) -> float:
-        """What the mean may err by, in posterior standard deviations, on a lattice of this tolerance."""
+        """The error that the mean may have, in posterior standard deviations, on a lattice of this tolerance."""
         return mean_error(self.misfit, tolerance, self.local_error)
 
     def paths(self, prior: PriorPaths) -> tuple[PriorPaths, LatticeUpdate]:
@@ -369,7 +369,7 @@ class Conditioning:
 
 
 def _worse(a: Stats, b: Stats) -> Stats:
-    """How the slower of two solves went."""
+    """The statistics of the slower of two solves."""
     converged = a.converged and b.converged
     residual = max(a.residual or 0.0, b.residual or 0.0)
     return Stats(a.solver, max(a.iterations, b.iterations), residual, converged)
@@ -430,7 +430,7 @@ class LatticeVariance:
 
     @torch.no_grad()
     def __call__(self, sites: Observed) -> Tensor:
-        """`[n]`, of values at sites or of functionals."""
+        """Variances `[n]` of values at sites or of functionals."""
         kinds, places, channels, scale = located(sites, self.basis.num_outputs)
         if self.tail is not None and kinds is not None:
             raise TypeError(
@@ -473,7 +473,7 @@ _variance_of = Recorder(LatticeVariance)
 
 
 def mean_error(misfit: float | None, tolerance: float, local: float = 0.0, of_all: float = 2.0) -> float:
-    """What the mean errs by at the most, in posterior standard deviations, as measured over many kernels and data.
+    """A bound on the error of the mean, in posterior standard deviations, as measured over many kernels and data.
 
     `misfit` is (y - mean)^T (K + noise)^-1 (y - mean) per datum: about one where the model holds. `local` is the
     `local_error`: the largest of many places is `of_all` times that of these few (measured, uniform data and clusters).
@@ -483,8 +483,10 @@ def mean_error(misfit: float | None, tolerance: float, local: float = 0.0, of_al
 
 
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
-    """Say so where the mean is beyond the lattice's accuracy: of data that are unlikely, or of a kernel so rough that
-    its modes are too few for the data."""
+    """Warn where the mean is beyond the lattice's accuracy.
+
+    The data are then unlikely, or the kernel is so rough that its modes are too few for them.
+    """
     error = mean_error(update.misfit, tolerance, update.local_error)
     if not error > LARGEST_MEAN_ERROR:
         return
@@ -614,7 +616,7 @@ def _variance_of_tail(tail: PriorPaths, X: Tensor, tasks: Tensor | None, noise: 
 
 
 def _require_digits(largest: float, in_float32: bool, largest_in_float32: float = 1e5) -> None:
-    """Rounding of the statistics, which may be kept in float32, is below what the prior says of every weight."""
+    """Raise a ValueError where the statistics, perhaps in float32, have too few digits beside the prior's precision."""
     if largest > LARGEST_INFORMATION:
         raise ValueError(
             f'solver="lattice": the data determine a weight {largest:.0e} times better than the prior, which is beyond '
