@@ -66,17 +66,14 @@ def test_equations_are_named_by_their_number_and_not_by_a_latex_label():
     assert not labels, f"name these equations by the number that docs/notation.md has for the label: {labels}"
 
 
-ROOMS = (  # whose docstrings are held to the measure of pages
-    *("adapters", "cli", "compare", "dynamics", "evaluate", "export", "features", "fields"),
-    *("fitting", "lattice", "solvers", "tables", "thompson", "plots.py"),
-)
-MODULES = [file for room in ROOMS for file in sorted((SOURCE / room).rglob("*.py")) or [SOURCE / room]]
+MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("module", MODULES, ids=name)
 def test_sentences_of_docstrings_have_at_most_thirty_words(module):
-    waiting = module.name == "geometric.py"
-    assert waiting or not prose.measured(module).long, f"shorten in {name(module)}: {prose.measured(module).long}"
+    if module == SOURCE / "__init__.py":
+        return  # its figure of how data flow reads as one sentence
+    assert not prose.measured(module).long, f"shorten in {name(module)}: {prose.measured(module).long}"
 
 
 def test_the_sentences_of_docstrings_are_read_without_examples_and_formulas():

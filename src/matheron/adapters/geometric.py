@@ -1,8 +1,9 @@
 """GeometricKernels: kernels on spheres, graphs, meshes, matrix groups and other spaces, as kernels of matheron.
 
-A kernel of the library and its parameters become one kernel with features of its own: eigenfunctions of the Laplacian,
-where the library has them, which are exact; random phases where it has the sums of each level alone (matrix groups),
-whose mean is the kernel; and, on spaces that are not compact, the features that the kernel itself is made of.
+A kernel of the library and its parameters become one kernel with features of its own. Where the library has
+eigenfunctions of the Laplacian, these are the features, and they are exact. Where it has the sums of each level alone
+(matrix groups), they are random phases, whose mean is the kernel. On spaces that are not compact they are those that
+the kernel itself is made of.
 
 Points are `[n, d]`: nodes and words are whole numbers, matrices are flattened row by row, and complex ones are their
 real parts and then their imaginary ones. It computes in float64, by the library's torch backend.

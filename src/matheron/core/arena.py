@@ -107,8 +107,8 @@ def weigh_coordinates(
     """sum_i W_i a_ij Phi_i for each coordinate j: `[B, n, c], [B, r, c], [1 or B, c, d] -> [B, r, n, d]`.
 
     One product per problem where there are many, so that Phi is read once. Where there is one, functions are multiplied
-    by coordinates if there are few points; else weights are, in a product per coordinate if these are few, or weights
-    would be many: they need not then be held d times over.
+    by coordinates if there are few points, and weights otherwise. That is one product per coordinate if coordinates are
+    few, or if weights are so many that they should not be held d times.
 
     The defaults are what benchmarks/pull_back.py and benchmarks/calls.py measured on a CPU.
 

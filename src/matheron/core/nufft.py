@@ -1,8 +1,9 @@
 """Non-uniform Fourier transforms: sums of exp(i j . x) over a box of modes j at scattered angles x, and their adjoints.
 
-finufft on a CPU and cufinufft on a CUDA device, where these are installed; elsewhere the same method in torch: a
-Fourier series on a grid twice as fine, and a narrow window to interpolate it (Barnett, Magland and af Klinteberg 2019).
-Modes run from -m to m in each axis, in order; points are angles, of which only the remainder modulo 2 pi matters.
+They are computed by finufft on a CPU and cufinufft on a CUDA device, where these are installed. Elsewhere the same
+method is used in torch: a Fourier series on a grid twice as fine, and a narrow window to interpolate it (Barnett,
+Magland and af Klinteberg 2019). Modes run from -m to m in each axis, in order; points are angles, of which only the
+remainder modulo 2 pi matters.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ For a product of kernels of one coordinate, k(x, x') = prod_i k_i(x_i - x'_i), b
     (S_w g)(u)  =  1/w  int_{-w/2}^{w/2} g(u + t) dt  =  (G(u + w/2) - G(u - w/2)) / w,      G' = g,
 
 so that two sides take the second antiderivative of k_i, which RBF and Matern kernels with nu = 1/2, 3/2, ... have. The
-difference loses digits where w is small. S_w g is then the mean of g(u + w / sqrt 12) and g(u - w / sqrt 12),
-with an error of fourth order in w where k_i is smooth. The difference is taken for sides from 0.01 lengthscales on, and
-for rougher kernels from `_LEAST` on: the two errors are then about the same. They are below 3e-10, but for nu = 1/2
+difference loses digits where w is small. There S_w g is computed as the mean of g(u + w / sqrt 12) and g(u - w / sqrt
+12). Its error is of fourth order in w where k_i is smooth. The difference is taken for sides from 0.01 lengthscales on,
+and for rougher kernels from `_LEAST` on: the two errors are then about the same. They are below 3e-10, but for nu = 1/2
 (1e-6 at the worst, for sides of 3e-5 lengthscales).
 """
 
@@ -35,8 +35,10 @@ _LEAST = {0.5: 3e-5, 1.5: 3e-3}
 
 
 class AxisFactor(NamedTuple):
-    """A kernel of one coordinate: k(u) = h(rate u) with the derivatives h^(m) of even h, m = -2 for the second
-    antiderivative; and the least side, in units of u, for which that is used."""
+    """A kernel of one coordinate, k(u) = h(rate u), with the derivatives h^(m) of the even function h.
+
+    m = -2 is the second antiderivative. `least` is the smallest side, in units of u, for which that is used.
+    """
 
     rate: Tensor
     derivative: Callable[[Tensor, int], Tensor]
@@ -115,8 +117,11 @@ def _matern(p: int, s: Tensor, order: int) -> Tensor:
 
 @functools.cache
 def _matern_polynomial(p: int, order: int) -> tuple[list[float], float]:
-    """The coefficients of Q, the constant first, and A: for u > 0 the derivative of some order is Q(u) exp(-u), and
-    with A added of order -1, A u of order -2. Each is the integral of the one before that fits an even function."""
+    """The coefficients of Q, the constant first, and A.
+
+    For u > 0 the derivative of some order is Q(u) exp(-u). Order -1 has A added, and order -2 has A u. Each is the
+    integral of the one before that fits an even function.
+    """
     f = math.factorial
     Q = [f(p) / f(2 * p) * f(2 * p - j) / (f(p - j) * f(j)) * 2.0**j for j in range(p + 1)]
     for _ in range(order):

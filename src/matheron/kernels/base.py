@@ -38,8 +38,8 @@ class Kernel(Value):
     `k / 2`, `k + 1`, `k ** 2`, `sum([k1, k2])`, `k.on([0, 2])`. Hyperparameters are float64 buffers until
     a draw fixes the dtype.
 
-    A kernel of one's own has `forward`, and says what its prior can be made of: a spectrum, by `terms` (or, from
-    `Stationary` and `Radial`, by `measure`), or features of its own, by `features`.
+    A kernel of one's own has `forward`, and says what its prior can be made of. That is a spectrum, by `terms` (in
+    subclasses of `Stationary` and `Radial`, by `measure`), or features of its own, by `features`.
 
     >>> from matheron import kernels
     >>> k = 2.0 * kernels.RBF(0.5) + kernels.Linear()

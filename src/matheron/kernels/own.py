@@ -31,8 +31,9 @@ class FeatureWarning(UserWarning):
 class FeatureError(NamedTuple):
     """How far the features of a kernel are from it, in root mean squares over all pairs of some points.
 
-    `bias` is the difference between k and the mean over several draws of features, less what chance makes of it, and
-    `chance` the error of one draw about that mean, which more features make smaller. Both are shares of k's own size.
+    `bias` is the difference between k and the mean over several draws of features, less what chance makes of it.
+    `chance` is the error of one draw about that mean, which more features make smaller. Both are shares of k's own
+    size.
     """
 
     bias: float
@@ -56,8 +57,8 @@ class FeatureError(NamedTuple):
 def check_features(kernel: Kernel, points: ArrayLike, num_features: int = 2048, num_draws: int = 8) -> FeatureError:
     """Compare the features of a kernel with k(x, x') at points `[r, d]`, over independent draws; seeded.
 
-    Draws of paths do this at some of the data for kernels of one's own, and warn where `found` says that features and
-    kernel do not belong together: a lengthscale in one of them, a forgotten sqrt(2), a series cut short.
+    Draws of paths do this at some of the data for kernels of one's own. They warn where the errors say that features
+    and kernel do not belong together: a lengthscale in one of them, a forgotten sqrt(2), a series cut short.
 
     >>> import torch
     >>> from matheron import kernels
@@ -254,7 +255,7 @@ def from_callables(
 
     Args:
         k: `[n, d], [m, d] -> [n, m]`, differentiable by autograd.
-        sample_features: takes a number of features and a generator of random numbers, and returns a map phi from points
+        sample_features: takes a number of features and a generator of random numbers. It returns a map phi from points
             `[n, d]` to features `[n, c]` with E phi(x) . phi(x') = k(x, x').
         check_at: points `[r, d]` at which features and k are compared at once, with a `FeatureWarning` where they do
             not belong together. None compares them at some of the data when paths are drawn.

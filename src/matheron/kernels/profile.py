@@ -40,8 +40,8 @@ class RadialSpectrum(NamedTuple):
 class ProfileMeasure(Elliptical):
     """The measure of a kernel g(|x - x'| / lengthscale), from g alone; `error` is the largest difference from g.
 
-    It is computed when it is first asked for a number. A difference of more than `worth_saying` is warned of, and one
-    of more than `largest` is an error: then g is no covariance in these dimensions, or its spectrum is too sharp.
+    It is computed when it is first asked for a number. There is a warning of a difference of more than `worth_saying`.
+    One of more than `largest` is an error: then g is no covariance in these dimensions, or its spectrum is too sharp.
     """
 
     def __init__(

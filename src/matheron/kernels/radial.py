@@ -64,7 +64,7 @@ class Radial(Stationary):
         """The derivative of g(r^2) of some order, in memory of its own; where it is infinite (coincident points of a
         kernel that has no such derivative) it is zero.
 
-        Of a profile of one's own it is found automatically, and at zero from the right: a root in the profile has no
+        For a profile of one's own it is found automatically, and at zero from the right. A root in the profile has no
         derivative there, and close to zero too few digits for high orders.
         """
 

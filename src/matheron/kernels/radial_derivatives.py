@@ -17,8 +17,8 @@ from .radial import Radial
 def radial_derivative(kernel: Radial, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
     """The derivative of k(x, z), `[n, d], [m, d] -> [n, m]`, along `left`, each `[n, d]`, in x, and `right` in z.
 
-    With r^2 = |x - z|^2 in lengthscales, every derivative is a sum over the ways to pair some of the directions
-    w_1, .., w_p, each of those in z with a minus sign:
+    Let r^2 = |x - z|^2 in lengthscales. Every derivative is a sum over the ways to pair some of the directions w_1, ..,
+    w_p, where those in z have a minus sign:
 
         sum over pairings  g^(number of pairs and singles)(r^2)  prod 2 <w_i, w_j> of pairs  prod 2 <w_i, x - z>
 

@@ -55,8 +55,10 @@ def _root(r2: Tensor) -> Tensor:
 
 
 class Ball(Elliptical):
-    """The measure of Spherical, whose covariance is the overlap of two balls: in 3 dimensions the density of the
-    ball's squared Fourier transform, in fewer its first coordinates. |theta| / 2 has the density 6/pi j_1(t)^2.
+    """The measure of Spherical, whose covariance is the overlap of two balls.
+
+    In 3 dimensions it is the density of the ball's squared Fourier transform, and in fewer dimensions that of its first
+    coordinates. |theta| / 2 has the density 6/pi j_1(t)^2.
     """
 
     num_mixing_uniforms = 1

@@ -2,15 +2,15 @@
 
     k(x, x') = sum_i min(x_i, x'_i) / sum_i max(x_i, x'_i)
 
-Two fingerprints get the same hash with probability k, if the hash is a consistent weighted sample: an index i, and a
-level of it, drawn in proportion to x_i by random numbers that all fingerprints share (Ioffe, Improved consistent
-sampling, weighted minhash and L1 sketching, 2010; for sets it is Broder's minhash). A random sign for each hash is
-then a feature,
+Two fingerprints get the same hash with probability k, if the hash is a consistent weighted sample. That is an index i,
+and a level of it, drawn in proportion to x_i by random numbers that all fingerprints share. See Ioffe, Improved
+consistent sampling, weighted minhash and L1 sketching, 2010; for sets it is Broder's minhash. A random sign for each
+hash is then a feature,
 
     phi_i(x) = sign_i(h_i(x)) / sqrt(ell),      E phi(x) . phi(x') = k(x, x'),      Var = (1 - k(x, x')^2) / ell
 
-which Tripp, Bacallado, Singh and Hernandez-Lobato (Tanimoto random features for scalable molecular machine learning,
-2023) introduced; signs have the least variance among all independent numbers of mean zero and variance one.
+Tripp, Bacallado, Singh and Hernandez-Lobato introduced it (Tanimoto random features for scalable molecular machine
+learning, 2023). Signs have the least variance among all independent numbers of mean zero and variance one.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ def overlap(x: Tensor, z: Tensor, largest: int = 8) -> Tensor:
 class TanimotoFeatures(Value):
     """sign_i(h_i(x)) / sqrt(ell), of `count` hashes that a seed stands for.
 
-    The winner among the indices of x is the one of the least weight a, ln a = ln c - r (t - b + 1) at the level
-    t = floor(ln x / r + b), where r and c are Gamma(2, 1) and b is uniform. A weight is kept as the bits of a float32,
-    which are in its order, with the sign of its hash for a last bit: then the least one is the feature.
+    The winner among the indices of x is the one of the least weight a. Let r and c be Gamma(2, 1), and b uniform. The
+    level is t = floor(ln x / r + b), and the weight is given by ln a = ln c - r (t - b + 1). A weight is kept as the
+    bits of a float32, which have the order of the numbers. The last bit is the sign of the weight's hash, so that the
+    least weight is the feature, too.
     """
 
     fields = ("seed", "count")

@@ -136,9 +136,9 @@ def mean(lower: ArrayLike, upper: ArrayLike, *, output: int | ArrayLike | None =
 
     They are exact, in any number of dimensions, where the kernel is a sum of products of kernels of one coordinate, RBF
     or Matern with nu = 1/2, 3/2, ...: RBF always is, Matern on one coordinate. Sides of less than a hundredth of a
-    lengthscale err by up to 3e-10. For other kernels, under transforms or means that are not affine, and for models of
-    several outputs they are computed by Gauss-Legendre quadrature, with as many nodes as the kernel, or the functions,
-    need for six digits; a `QuadratureWarning` says where that would take too many.
+    lengthscale err by up to 3e-10. They are computed by Gauss-Legendre quadrature for other kernels, under transforms
+    or means that are not affine, and for models of several outputs. It has as many nodes as the kernel, or the
+    functions, need for six digits. A `QuadratureWarning` says where that would take too many.
 
     >>> import torch, matheron
     >>> from matheron import kernels, observe

@@ -37,10 +37,10 @@ class StreamedGP:
 
     Args:
         kernel: in up to 3 dimensions.
-        data: (X, y), arrays `[n, d]` and `[n]` that can be sliced (memory-mapped files, Zarr or HDF5 arrays); a Zarr
-            group, or any mapping, with arrays "X", "y" and perhaps "noise" and "tasks"; or chunks (X, y), (X, y, noise)
-            or (X, y, noise, tasks) in a list or any object that can be iterated over again from the start. For a kernel
-            of several outputs y is `[n, t]`, or `[n]` with `tasks`.
+        data: (X, y), arrays `[n, d]` and `[n]` that can be sliced, such as memory-mapped files, Zarr or HDF5 arrays.
+            A Zarr group, or any mapping, may have arrays "X", "y" and perhaps "noise" and "tasks". Chunks (X, y),
+            (X, y, noise) or (X, y, noise, tasks) may come in a list, or in any object that can be iterated over again
+            from the start. For a kernel of several outputs y is `[n, t]`, or `[n]` with `tasks`.
         noise: variance of the observation noise: a number, or an array like y where data are arrays. Above 0.
         mean, input_transform, output_transform: as in `ExactGP`; data are in the model's own space.
         tasks: which output each observation is of, an array `[n]` where data are arrays.

@@ -302,11 +302,11 @@ class AbstractFunctions(EvaluableFunctions):
     def to_module(self) -> FunctionModule:
         """The same functions as a plain `torch.nn.Module`: waves, profiles at centres and monomials, all of it buffers.
 
-        `torch.export` with any number of points, `torch.compile(fullgraph=True)`, `torch.func` and ONNX take it. It has
-        points `[n, d]` or `[s, n, d]` in the functions' dtype, without checks, and holds all that it needs of them at
-        once: for millions of points call the functions themselves, which work in blocks. Torch modules and functions of
-        one's own, as maps, networks or means, are parts of it. What has no such form (a kernel or a transform by code
-        of its own) is a TypeError that says what to do.
+        `torch.export` with any number of points, `torch.compile(fullgraph=True)`, `torch.func` and ONNX take it. It
+        takes points `[n, d]` or `[s, n, d]` in the functions' dtype, without checks. It holds all that it needs of them
+        at once, so for millions of points call the functions themselves, which work in blocks. Torch modules and
+        functions of one's own, as maps, networks or means, are parts of it. What has no such form (a kernel or a
+        transform by code of its own) is a TypeError that says what to do.
 
         >>> import torch, matheron
         >>> from matheron import kernels

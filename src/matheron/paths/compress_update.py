@@ -4,8 +4,8 @@
 
 where k is the lattice's kernel, sum_j a_j^2 phi_j(.) phi_j(.)^T: a point then costs the same for any number of data.
 The v that solve for the data with the exact kernel magnify the small difference between the two kernels. Those that
-solve with the lattice's kernel do not, since the data correct it; a few steps of iterative refinement take the one to
-the other:   v  <-  v + (K + noise)^-1 (b - (K_lattice + noise) v).
+solve with the lattice's kernel do not, since the data correct it. A few steps of iterative refinement lead from the
+first to the second:   v  <-  v + (K + noise)^-1 (b - (K_lattice + noise) v).
 
 The remaining error is measured against the exact update. Where it is too large, or compressing the update costs too
 much, the centres remain.

@@ -214,10 +214,11 @@ class EvaluableFunctions(PlacedFunctions):
     def variance(self, x: ArrayLike, *, samples: bool = False) -> Tensor | Estimate:
         """The posterior's variance at x `[n, d]`, not that of these draws: `[n]`, or `[n, t]` for several outputs.
 
-        Exact, also after `condition_on`, by the factor of the data's covariance. Where the draw did not keep it, it is
-        made once, when first asked for, and kept beside the paths (n^2 numbers); beyond 8192 data conjugate gradients
-        take its place, which err by about a thousandth. So do those on a lattice (`solver="lattice"`), in addition to
-        the tolerance of the draw, and take milliseconds for each point. An ensemble's variance is that of the mixture.
+        Exact, also after `condition_on`, by the factor of the data's covariance. Where the draw did not keep the
+        factor, it is made once, when first asked for, and kept beside the paths (n^2 numbers). Beyond 8192 data
+        conjugate gradients take its place, which err by about a thousandth. So do those on a lattice
+        (`solver="lattice"`), in addition to the tolerance of the draw, and take milliseconds for each point. An
+        ensemble's variance is that of the mixture.
 
         With `samples=True` an estimate from these paths instead, with its standard error.
 

@@ -1,6 +1,6 @@
 """A factor that stays with paths (`Cholesky(keep=True)`), and grows by rows where data are added: n^2 operations each.
 
-With A = K + noise of the old data, B = K(old, new) and S = K(new, new) + noise - B^T A^-1 B, the old data's residuals
+Let A = K + noise of the old data, B = K(old, new) and S = K(new, new) + noise - B^T A^-1 B. The old data's residuals
 stay what they were, so that
 
     v_new = S^-1 (residual_new - B^T v_old),        v = v_old - A^-1 B v_new
@@ -84,9 +84,9 @@ class Factor(Value):
         With it come the corner's own factor C `[m, m]`, of the new data's covariance given the old, and
         K(old, old)^-1 cross `[n, m]`. None where the new rows add rounding alone, so that all must be factored anew.
 
-        Added rows are a block of their own, the tail, until they are more than `largest_tail`: to copy the large block
-        for every few new rows would cost more than what they need themselves. (Where 300 data are added to 1,500 one by
-        one, 256 takes the same time, and 64 a quarter more.)
+        Added rows are a block of their own, the tail, until they are more than `largest_tail`. Copying the large block
+        for every few new rows would cost more than the rows themselves. (Where 300 data are added to 1,500 one by one,
+        256 takes the same time, and 64 a quarter more.)
         """
         E = self.lower(cross)  # [n, m]
         C, info = torch.linalg.cholesky_ex(corner.to(E) - E.mT @ E)

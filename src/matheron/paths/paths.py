@@ -110,9 +110,9 @@ class AbstractPaths(AbstractFunctions):
         """The same functions at some points, drawn afresh elsewhere with a basis for all the data: the law is right.
 
         For draws that are conditioned again and again, as in a loop that keeps its functions. Each `condition_on` asks
-        more of the same basis; a new one is chosen here for all the data, and the functions keep their values at
-        `keep`, where they have been looked at. These values are part of the draw and not data: more data move them, as
-        they would have moved the old functions. Refresh before the spread is lost: `keep` is kept as it is.
+        more of the same basis. Here a new one is chosen for all the data. The functions keep their values at `keep`,
+        where they have been looked at. These values are part of the draw and not data: more data move them, as they
+        would have moved the old functions. Refresh before the spread is lost: `keep` is kept as it is.
 
         Args:
             keep: points `[p, d]` at which every function keeps its value; `[0, d]` for none.

@@ -62,10 +62,10 @@ def expected_error(operator: Operator, v: Tensor, largest: float) -> tuple[float
     """What sums with weights v `[s, n]` err by in their dtype, and the least posterior deviation at the observations.
 
     A covariance, its weight and their product have rounding errors of some four units of the last digit together.
-    Rounding errors are as good as independent: those of n products add up to as much as one has, of `size`, those of n
-    additions, in a dozen partial sums or more, to sqrt(n) / 16 times that. Over the data, the mean of
-    sum_j k_ij^2 v_j^2 is at most |v|^2 max(k) largest / n, where no eigenvalue of K + noise is larger; and the
-    posterior covariance noise K (K + noise)^-1 is at least (noise / largest) K.
+    Rounding errors are as good as independent. So those of n products add up to that of one product of the size
+    sqrt(sum_j k_ij^2 v_j^2). Those of n additions, in a dozen partial sums or more, add up to sqrt(n) / 16 times that.
+    Let no eigenvalue of K + noise be larger than `largest`. Then the mean over the data of sum_j k_ij^2 v_j^2 is at
+    most |v|^2 max(k) largest / n. The posterior covariance noise K (K + noise)^-1 is at least (noise / largest) K.
     """
     k, n = operator.diagonal(), v.shape[1]
     largest = operator.trace() if math.isinf(largest) else largest

@@ -45,10 +45,10 @@ def refresh(paths: Paths, keep: Tensor, spec: FeatureSpec, solver: Solver, gener
 
         f'(.)  =  g(.) + C(., z) a,        a  =  C(z, z)^-1 (f(z) - g(z))
 
-    has f'(z) = f(z), and the posterior's law where f(z) has it. Since C(., z) is k(., z) less what the data explain of
-    it, f' is also what Matheron's rule makes of the prior path g_0(.) + k(., z) a given the data, where g_0 is that of
-    g. So this sum is the prior path of f', and the kept values are never data: more data move them as they move the
-    rest of the draw, by Matheron's rule given the data alone.
+    has f'(z) = f(z), and the posterior's law where f(z) has it. C(., z) is k(., z) less what the data explain of it. So
+    f' is also what Matheron's rule makes of the prior path g_0(.) + k(., z) a given the data, where g_0 is that of g.
+    This sum is the prior path of f', and the kept values are never data. More data move them as they move the rest of
+    the draw, by Matheron's rule given the data alone.
     """
     update, t = _require(paths, solver), paths.num_outputs
     if isinstance(solver, Auto) and isinstance(update, ExactUpdate) and update.factor is not None:

@@ -1,8 +1,9 @@
 """Partial derivatives of functions, as functions.
 
-A path is a sum of weighted sums, and the derivative of most bases is the same basis with other weights, or one of the
-same kind: d/dx cos(theta x) = -theta sin(theta x), and the derivative of k(x, z_j) is one more function of z_j. So the
-derivative of a path is a record like its own, and has gradients, grids and points of each path's own as any other.
+A path is a sum of weighted sums. The derivative of most bases is the same basis with other weights, or a basis of the
+same kind. For example d/dx cos(theta x) = -theta sin(theta x), and the derivative of k(x, z_j) is one more function of
+z_j. So the derivative of a path is a record like its own, and has gradients, grids and points of each path's own as any
+other.
 """
 
 from __future__ import annotations

@@ -357,8 +357,8 @@ def _with_old_values(
 def sparse_deviations(state: State, root: Tensor, jitter: Tensor, rows: Tensor) -> Tensor:
     """The standard deviations of f at some inducing points, u having a covariance of this root `[m, r]`.
 
-    f is smoother than u: with J the jitter and A = K_mm + J, f(Z) = (I - J A^-1) u plus a normal vector of covariance
-    J - J A^-1 J.
+    f is smoother than u. Let J be the jitter and A = K_mm + J. Then f(Z) is (I - J A^-1) u plus a normal vector of
+    covariance J - J A^-1 J.
     """
     some = torch.arange(len(rows), device=rows.device)
     one = torch.zeros(len(root), len(rows), dtype=torch.float64, device=rows.device)

@@ -37,9 +37,9 @@ def warn_of_spread(
     """Warn where the paths' spread about their mean differs from the posterior's, beyond chance.
 
     Where paths have the right law, v - v_mean has covariance (L L^T)^-1, so that z = L^T (v - v_mean) is standard
-    normal: entry i is how far a path is, at datum i, from what the data before it predict, in standard deviations of
-    that prediction. The last p data alone are looked at, for which the last p rows and columns of L suffice: p^2 s.
-    Only data since the paths were drawn count: refreshed paths have other residuals at the data before.
+    normal. Entry i is the difference, at datum i, between a path and what the data before it predict, in standard
+    deviations of that prediction. The last p data alone are looked at, for which the last p rows and columns of L
+    suffice: p^2 s. Only data since the paths were drawn count: refreshed paths have other residuals at the data before.
 
     Args:
         operator: K + noise.
@@ -47,8 +47,8 @@ def warn_of_spread(
         deviation: v - v_mean `[s, n]`.
         last_block: gives the last p rows and columns of L, the factor of K + noise + jitter.
         least_rows, most_rows: between these p is a quarter of the data. They are predicted by fewer than all, so that
-            the estimated ratio is too large: .84 where the truth is .72, .56 where it is .44 (Matern-5/2 in two
-            dimensions, 505 data, noise 1e-6; tests/paths/test_refreshing.py).
+            the estimated ratio is too large: .84 where the truth is .72, .56 where it is .44. These are of Matern-5/2
+            in two dimensions with 505 data and noise 1e-6 (tests/paths/test_refreshing.py).
     """
     n = operator.size
     p = min(n - prior.drawn_given, max(least_rows, min(n // 4, most_rows)))
