@@ -101,6 +101,8 @@ KERNELS = {
     "random features times linear times stationary": of_laplace() * K.Polynomial(2, 0.5) * K.RBF(0.9),
     "three of them": of_bumps() * of_laplace() * Harmonics(0.3) * K.RBF(1.0),
 }
+# Products of three factors, or with a stationary one, take seconds each.
+SLOW = {"random features times stationary", "random features times linear times stationary", "three of them"}
 DEPENDS_ON_CHANCE = {name for name in KERNELS if "random" in name or "three" in name}
 
 
@@ -119,7 +121,9 @@ def test_features_have_the_kernel_as_their_mean(name):
     assert_unbiased(Phi @ Phi.mT - kernel(x), slack=2e-3)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in KERNELS]
+)
 def test_draws_have_the_posterior_s_law(name):
     gp = matheron.ExactGP(KERNELS[name], rand(9, 2), randn(9), 0.05)
     x = rand(6, 2, seed=3)

@@ -83,6 +83,7 @@ def test_draws_are_saved_with_their_hashes(tmp_path):
     assert torch.equal(matheron.load(tmp_path / "f")(counts(5, seed=2)), paths(counts(5, seed=2)))
 
 
+@pytest.mark.slow
 def test_products_and_sums_with_other_columns_have_the_posterior_s_law():
     bits = list(range(30))
     kernel = K.Tanimoto().on(bits) * K.RBF(0.5).on([30]) + 0.5 * K.RBF(0.7).on([30])

@@ -17,7 +17,7 @@ from matheron.models.transforms import Affine
 from standard import assert_moments
 
 UNIT = (0.0, 1.0)
-SLOW = ("three dimensions", "Matern 3/2")
+SLOW = ("of one coordinate", "three dimensions", "Matern 3/2")
 TIGHT = FourierLattice(tolerance=1e-5)
 
 
