@@ -438,7 +438,7 @@ def squared_distance(x: Tensor, z: Tensor, few: int = 1 << 14) -> Tensor:
     if x.shape[-1] > 16:
         return _by_product(x, z)
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
-        from .distance_in_graph import SquaredDistance
+        from .in_graph import SquaredDistance
 
         return SquaredDistance.apply(x, z)
     if transformed():  # which neither writes in place nor knows of scratch memory

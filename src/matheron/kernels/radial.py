@@ -224,7 +224,7 @@ class Matern(Radial):
 
     def profile(self, r2: Tensor, order: int) -> Tensor:
         """F_a' = -F_(a-1) / 2 (`BesselPower`), so that the derivative of order m has F_(nu - m)."""
-        from .bessel import BesselPower
+        from .in_graph import BesselPower
 
         return BesselPower.apply(2 * self.nu * r2, self.nu - order, (-self.nu) ** order * self._scale)
 
