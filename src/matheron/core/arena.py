@@ -28,7 +28,7 @@ class _Arena:
     num_bytes = 64 * 2**20
 
     def __init__(self) -> None:
-        with outside():  # memory is used again in other modes
+        with outside():  # the memory is used again outside of inference mode
             self.memory = torch.empty(self.num_bytes, dtype=torch.uint8, device="cpu")
         self.used = 0
 
@@ -74,7 +74,7 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
     start = current.used
     if start + num_bytes > current.memory.numel():
         return torch.empty(shape, dtype=like.dtype, device=like.device)
-    current.used = start + -(-num_bytes // 64) * 64  # the next begins with a cache line
+    current.used = start + -(-num_bytes // 64) * 64  # the next tensor begins at a cache line
     return current.memory[start : start + num_bytes].view(like.dtype).view(tuple(shape))
 
 

@@ -51,11 +51,12 @@ def as_array(value: ArrayLike) -> Tensor:
         raise TypeError("expected no masked array: its mask would be lost; leave out the masked rows, or .filled(...)")
     to_numpy = getattr(value, "to_numpy", None)  # a table or a column of pandas, polars, ...
     array = np.asarray(value if to_numpy is None else to_numpy())
-    if array.dtype == object:  # numbers in Python's own types
+    if array.dtype == object:  # Python's own numbers
         try:
             array = np.array([_number(entry) for entry in array.flat], dtype=np.float64).reshape(array.shape)
         except (TypeError, ValueError) as error:
-            kinds = getattr(getattr(value, "dtypes", None), "items", dict)()  # a table's, by the names of its columns
+            # the dtypes of a table, by the names of its columns
+            kinds = getattr(getattr(value, "dtypes", None), "items", dict)()
             names = [str(name) for name, kind in kinds if kind.kind not in "biuf"]
             hint = (
                 f"; leave out {', '.join(names)}, or make numbers of them, as pandas.get_dummies does" if names else ""
@@ -154,9 +155,10 @@ def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None
     """ValueError where a number is NaN or infinite; under transforms of torch.func there are no numbers yet."""
     if is_wrapped(tensor):
         return
-    if tensor.numel() <= 16 and math.isfinite(sum(tensor.flatten().tolist())):  # the least overhead
+    if tensor.numel() <= 16 and math.isfinite(sum(tensor.flatten().tolist())):  # the fastest way for few numbers
         return
-    if tensor.is_floating_point() and math.isfinite(tensor.detach().sum()):  # one pass, and no memory: the usual case
+    # the usual case: one pass that allocates nothing
+    if tensor.is_floating_point() and math.isfinite(tensor.detach().sum()):
         return
     finite = torch.isfinite(tensor)
     if not bool(finite.all()):

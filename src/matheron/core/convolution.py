@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-import scipy  # whose transforms it imports when they are first used
+import scipy  # SciPy imports its transforms when they are first used
 import torch
 from torch import Tensor
 
-# Numbers of a convolution that are transformed at a time on a CPU: they stay in cache (benchmarks/lattice.py).
+# On a CPU, convolutions are transformed in groups of at most this many numbers, which stay in cache
+# (benchmarks/lattice.py).
 _SLAB = 1 << 16
 
 

@@ -327,7 +327,8 @@ class Functionals(Value):
         directions, sides = self.directions, self.sides
         if jacobian is not None:
             directions = directions @ jacobian.mT  # [N, p, e]
-            sides = None if sides is None else (jacobian.abs() @ sides[..., None])[..., 0]  # of T by coordinate
+            # the sides of boxes in the coordinates of T(x)
+            sides = None if sides is None else (jacobian.abs() @ sides[..., None])[..., 0]
         elif not self.order:
             directions = points.new_zeros(len(points), 0, points.shape[1])
         return self.replaced(sites=Sites(points, self.sites.outputs), directions=directions, sides=sides)
@@ -344,7 +345,7 @@ class Functionals(Value):
         at = torch.cartesian_prod(*[nodes / 2] * d).reshape(-1, d)  # [p, d] in the unit box about zero
         w = torch.cartesian_prod(*[weights / 2] * d).reshape(-1, d).prod(-1)  # [p]
         box = (sides != 0).any(1)
-        each = torch.where(box, len(w), 1)  # nodes of each atom
+        each = torch.where(box, len(w), 1)  # the number of nodes of each atom
         atom = torch.arange(len(each), device=each.device).repeat_interleave(each)
         offset, factor = torch.zeros_like(self.points)[atom], torch.ones_like(self.weights)[atom]
         offset[box[atom]] = (sides[box][:, None] * at).reshape(-1, d)
@@ -376,5 +377,5 @@ def _of_points(phi: Callable[[Sites], Tensor], outputs: Tensor | None) -> Callab
     return lambda x: phi(Sites(x, outputs))
 
 
-# What a model observes, and what its update is centred at.
+# What a model can observe, and what an update can be centred at.
 Observed: TypeAlias = Sites | Functionals

@@ -50,7 +50,7 @@ def in_graph(tensor: Tensor) -> bool:
     if not is_functorch_wrapped_tensor(tensor):
         return False
     inner = get_unwrapped(tensor) if maybe_get_level(tensor) == maybe_current_level() else tensor
-    with temporarily_pop_interpreter_stack():  # the same question of the transform around this one
+    with temporarily_pop_interpreter_stack():  # ask the same about the transform around this one
         return in_graph(inner)
 
 
@@ -98,7 +98,7 @@ def plain(tensor: Tensor | None) -> Tensor | None:
     """A tensor without its graph and outside of every mode, for decisions that are not differentiated."""
     if tensor is None:
         return None
-    if not (transformed() or is_functorch_wrapped_tensor(tensor) or tensor.is_inference()):  # as a rule
+    if not (transformed() or is_functorch_wrapped_tensor(tensor) or tensor.is_inference()):  # the usual case
         return tensor.detach()
     while is_functorch_wrapped_tensor(tensor):
         if is_batchedtensor(tensor):
@@ -110,7 +110,7 @@ def plain(tensor: Tensor | None) -> Tensor | None:
 
 def as_numpy(tensor: Tensor) -> np.ndarray:
     """The numbers of a tensor; inside `torch.func.grad` too, where `tensor.numpy()` finds none."""
-    if not (transformed() or is_functorch_wrapped_tensor(tensor)):  # as a rule
+    if not (transformed() or is_functorch_wrapped_tensor(tensor)):  # the usual case
         return tensor.detach().cpu().numpy()
     with outside():
         return plain(tensor).cpu().numpy()

@@ -22,11 +22,12 @@ from torch.nn.functional import embedding_bag
 from .convolution import fast_size
 from .modes import kept, transformed
 
-# Errors relative to the sum of squares of the coefficients: below 1e-9 and 1e-5, which evaluators agree to.
+# The default errors of transforms, relative to the root of the sum of squares of the coefficients. Evaluators have to
+# agree to 1e-9 in float64 and 1e-5 in float32, so these are smaller.
 _DOUBLE, _SINGLE = 1e-11, 1e-7
-# Taps of our own window, in each axis, for the same accuracies with room.
+# The width of the window, in cells along each axis, of the transform in plain torch. Its error is below the two above.
 WIDTH = {torch.float64: 14, torch.float32: 9}
-# An operation of an FFT, or of spreading, in those of a matrix product (measured on a CPU).
+# The cost of one operation of an FFT, or of spreading, in operations of a matrix product (measured on a CPU).
 FFT_COST = 8.0
 
 
@@ -114,9 +115,10 @@ def _plan(
     if x.device.type == "cuda":
         stream = torch.cuda.current_stream(x.device).cuda_stream
         return on_device(library, settings, x, gpu_device_id=x.device.index or 0, gpu_stream=stream)
-    # On a grid only a quarter finer than the modes there are fewer cells and wider windows, which nine digits allow.
+    # A grid that is only a quarter finer than the modes has fewer cells but needs wider windows. They reach nine
+    # digits.
     coarse = (accuracy or 0.0) >= 1e-9 and 64 * len(x) <= math.prod(shape)
-    # Without its warning, printed at each call, where torch has more threads than OpenMP was given: errors are raised.
+    # showwarn=0, because the library would warn at each call if torch has more threads than OpenMP. Errors are raised.
     threads, factor = torch.get_num_threads(), 1.25 if coarse else 2.0
     plan = library.Plan(*settings, nthreads=threads, upsampfac=factor, showwarn=0)
     plan.setpts(*(np.ascontiguousarray(axis.numpy()) for axis in x.detach().double().unbind(-1)))
@@ -137,7 +139,7 @@ def on_device(library: ModuleType, settings: tuple[object, ...], x: Tensor, **op
     return transform
 
 
-# Our own: a window of w taps on a grid of at least twice the modes.
+# The transform in plain torch: a window of w cells on a grid of at least twice as many cells as modes.
 
 
 def grid_shape(shape: Sequence[int], dtype: torch.dtype) -> tuple[int, ...]:
@@ -155,7 +157,7 @@ def fine_grid(F: Tensor) -> Tensor:
     for axis, (n, size) in enumerate(zip(shape, grid, strict=True), start=1):
         F = F / window_transform(n, size, dtype).to(F.device).reshape(-1, *[1] * (len(shape) - axis))
         m = n // 2
-        parts = F.split([m, m + 1], dim=axis)  # negative modes go to the end, as an FFT has them
+        parts = F.split([m, m + 1], dim=axis)  # an FFT has the negative modes at the end
         gap = list(F.shape)
         gap[axis] = size - n
         F = torch.cat([parts[1], F.new_zeros(gap), parts[0]], dim=axis)
@@ -170,7 +172,8 @@ class Interpolated:
         self.block = block
         self.size = tuple(grid.shape[1:])
         self.width = WIDTH[grid.dtype]
-        # The first cells again after the last ones of the last axis: the cells near a point are then runs of memory.
+        # The first cells of the last axis are repeated after its last ones, so that the cells near a point are
+        # contiguous.
         self.table = torch.cat([grid, grid[..., : self.width - 1]], dim=-1)  # [r, *grid + w - 1]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -221,7 +224,7 @@ def _window_at(
     w = WIDTH[dtype]
     u = x.double() * (cells / (2 * math.pi))
     first, taps = torch.ceil(u - w / 2), torch.arange(w, device=x.device)
-    z = ((u - first)[:, None] - taps).to(dtype)  # distances in cells
+    z = ((u - first)[:, None] - taps).to(dtype)  # distances from the points, in cells
     phi, slope = window(z, w), None
     if gradient:
         root = torch.sqrt((1 - (2 * z / w).square()).clamp_min(1e-12))
@@ -255,7 +258,8 @@ def _spread(c: Tensor, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     values = torch.view_as_real(c).movedim(-1, 1).flatten(0, 1).mT.contiguous()  # [n, 2 r]
     grid = values.new_zeros(math.prod(size), values.shape[1])
     near = [_window_at(axis, cells, dtype) for axis, cells in zip(x.unbind(-1), size, strict=True)]
-    for taps in itertools.product(range(WIDTH[dtype]), repeat=len(size)):  # one for all points: few calls, few copies
+    # one step for all points at a time, which takes few calls
+    for taps in itertools.product(range(WIDTH[dtype]), repeat=len(size)):
         index, weight = torch.zeros_like(near[0][0][:, 0]), torch.ones_like(near[0][1][:, 0])
         for (cell, phi, _), tap, cells in zip(near, taps, size, strict=True):
             index, weight = index * cells + cell[:, tap], weight * phi[:, tap]

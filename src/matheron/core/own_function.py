@@ -32,8 +32,8 @@ class OwnFunction(Value):
         self.names = list(tensors)
         for i, tensor in enumerate(tensors.values()):
             self.register_buffer(f"tensor_{i}", tensor + 0 if isinstance(tensor, nn.Parameter) else tensor.clone())
-        # A copy without the graph, whose tensors are never read: each call puts the buffers in their place. It is
-        # in a tuple so that its parameters are not the value's.
+        # This is a copy without the graph. Its tensors are never read, because each call puts the buffers in their
+        # place. It is in a tuple so that its parameters are not registered as this value's.
         copies: dict[int, Tensor] = {
             id(t): nn.Parameter(t.detach().clone(), requires_grad=False) for t in function.parameters()
         }

@@ -30,7 +30,7 @@ def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: b
     """
     if show and rich.get_console().is_jupyter:
         return _NotebookProgress(*columns, transient=transient)
-    # Beside what is printed, which may go to a file or another command.
+    # The bar goes to stderr, because what is printed may go to a file or another command.
     return Progress(*columns, disable=not show, transient=transient, console=Console(stderr=True))
 
 
@@ -52,7 +52,7 @@ class _NotebookProgress(Progress):
     ) -> None:
         super().__init__(*columns, auto_refresh=False, transient=transient)
         self._transient, self._handle, self._shown = transient, None, 0.0
-        self._refresh_every, self._width = refresh_every, width  # seconds, and characters
+        self._refresh_every, self._width = refresh_every, width  # in seconds, and in characters
 
     def start(self) -> None:
         self.refresh()

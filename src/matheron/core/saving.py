@@ -58,7 +58,8 @@ def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | No
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         temporary.touch()
-        mode = temporary.stat().st_mode  # as any new file has it; safetensors makes its own for the user alone
+        # the permissions of any new file; safetensors makes files that only their owner can read
+        mode = temporary.stat().st_mode
         _write(tensors, temporary, metadata, path)
         temporary.chmod(mode)
         os.replace(temporary, path)
@@ -69,7 +70,7 @@ def save(value: Value, path: str | os.PathLike[str], notes: dict[str, Json] | No
 def _write(tensors: dict[str, Tensor], temporary: Path, metadata: dict[str, str], path: Path) -> None:
     try:
         save_file(tensors, temporary, metadata=metadata)
-    except SafetensorError as error:  # not an OSError, even if the disk is full
+    except SafetensorError as error:  # this is not an OSError, even if the disk is full
         code = re.search(r"os error (\d+)", str(error))
         if code is None:
             raise
@@ -96,12 +97,14 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Va
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     try:
-        with safe_open(path, framework="np") as file:  # which is three times as fast
+        with safe_open(path, framework="np") as file:  # with NumPy, reading is three times as fast
             metadata = file.metadata() or {}
             names = file.keys() if metadata.get("format") == FORMAT else []
-            # Cloned: in the file they lie at any multiple of 8 bytes, and products differ in the last bit with that.
+            # They are cloned, because tensors in the file are aligned to 8 bytes only, and the last bit of a product
+            # depends on the alignment.
             tensors = {name: torch.from_numpy(file.get_tensor(name)).clone() for name in names}
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # the last two: unknown dtypes
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
+        # TypeError and AttributeError come from unknown dtypes
         raise FileError(f"{path} is not a whole safetensors file (truncated, or of another kind): {error}") from error
     if metadata.get("format") != FORMAT:
         raise FileError(
@@ -151,7 +154,8 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> Tree:
 
 def _rebuild(tree: Tree, prefix: str, tensors: dict[str, Tensor]) -> Value:
     """The value of a tree: attributes of registered classes are set, constructors are not run."""
-    if tree["type"] not in REGISTRY:  # some are of parts of the library that are imported when first used
+    # some classes are in parts of the library that are imported when they are first used
+    if tree["type"] not in REGISTRY:
         for part in ("drawing", "compare.samplers", "fields"):
             import_module(f"matheron.{part}")
     kind = REGISTRY.get(tree["type"])
@@ -203,8 +207,8 @@ def _check(value: Value) -> None:
     value.check()
 
 
-# Tensors that are not of floating numbers; those that may be infinite or NaN, where something is not known; and those
-# that are never negative. All by their names, which mean the same in every class.
+# Tensors by their names, which mean the same in every class: those that are not floating-point numbers, those that may
+# be infinite or NaN because something is unknown, and those that are never negative.
 _NUMBERED = ("tasks", "basis_index", "owner", "outputs", "powers", "columns", "orders", "starts")
 _DTYPES = dict.fromkeys(_NUMBERED, torch.int64) | {"mask": torch.bool}
 _UNKNOWN, _POSITIVE = ("energy",), ("noise", "jitter", "amplitudes", "period")
@@ -213,7 +217,7 @@ _UNKNOWN, _POSITIVE = ("energy",), ("noise", "jitter", "amplitudes", "period")
 def _check_numbers(value: Value) -> None:
     """Raise a ValueError if a tensor has a dtype or numbers that no constructor produces."""
     if type(value).__module__.split(".")[0] != "matheron":
-        return  # of a user's class, which knows its own tensors
+        return  # a user's class checks its own tensors
     for name, tensor in value._buffers.items():
         if tensor is None:
             continue
@@ -249,7 +253,7 @@ def _types_of_part(kind: type[Value], name: str) -> set[str]:
     return words if words & set(_BASES) else set()
 
 
-# Types of parts, as constructors name them.
+# The classes of parts, as the annotations of constructors name them.
 _BASES = ("Kernel", "Mean", "Transform", "Features", "Basis", "PriorPaths", "UpdatePaths")
 _BASES += ("AbstractFunctions", "AbstractPaths")
 
@@ -268,7 +272,7 @@ def _construct(value: Value, parameters: Mapping[str, inspect.Parameter]) -> Non
         elif parameter.default is parameter.empty:
             if any(isinstance(value, REGISTRY[base]) for base in ("Kernel", "Mean", "Transform")):
                 raise ValueError(f"{type(value).__name__}: expected {name}, got none")
-            return  # a value whose constructor takes something else
+            return  # the constructor of this value takes something else
     made = make(**given)
     for name in value.fields:
         if getattr(made, name) != getattr(value, name):

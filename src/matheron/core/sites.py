@@ -97,7 +97,7 @@ def concatenated(*parts: Observed) -> Observed:
     sites = [part for part in parts if isinstance(part, Sites)]
     if len(sites) == len(parts):
         return joined_sites(sites)
-    from .functionals import Functionals  # which are made of sites
+    from .functionals import Functionals  # functionals are made of sites, so this module cannot import them first
 
     return Functionals.concatenated(parts)
 

@@ -14,10 +14,10 @@ from torch._C._nn import _parse_to
 
 from .modes import in_graph, outside, plain
 
-# What a JSON file holds.
+# What a JSON file can hold.
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
-# Every concrete Value by name: what a saved file may name, and nothing else.
+# Every concrete Value by its name. A saved file may name these and nothing else.
 REGISTRY: dict[str, type[Value]] = {}
 
 
@@ -43,11 +43,12 @@ class Value(nn.Module, metaclass=_Frozen):
 
     fields: ClassVar[tuple[str, ...]] = ()
     saveable: ClassVar[bool] = True
-    # What the error says to do instead where a value that is not saveable is to be saved.
+    # What to do instead, for the error that is raised when a value that is not saveable is saved.
     instead_of_saving: ClassVar[str] = "Use a constant or matheron.means.LinearMean for a mean function"
-    # The axes of tensors, "w: s ell, index: s", where a word is one size wherever it occurs: files are held to them.
+    # The axes of tensors, as in "w: s ell, index: s". A word has one size in all of them, and loaded files are checked
+    # for this.
     shapes: ClassVar[str] = ""
-    # Members for this library's own use: dir() leaves them out, and those of all base classes.
+    # Members for the library's own use. dir() leaves them out, and all members of the base classes.
     _internal: ClassVar[tuple[str, ...]] = (
         *("fields", "saveable", "instead_of_saving", "shapes", "mapped", "owned", "check", "restore", "read_fields"),
         *("requires_graph", "add_module", "register_buffer", "type", "half", "bfloat16"),
@@ -57,8 +58,8 @@ class Value(nn.Module, metaclass=_Frozen):
     def __init__(self, **members: Tensor | nn.Module | None) -> None:
         """The first tensors and parts of the value, by name; None is a tensor that is not there."""
         super().__init__()
-        # As register_load_state_dict_post_hook, register_buffer and add_module do it, without a handle and checks of
-        # the names: assignment of a part takes five times as long.
+        # This does what register_load_state_dict_post_hook, register_buffer and add_module do, but without a handle and
+        # without checks of the names. Assigning a part by its attribute takes five times as long.
         self._load_state_dict_post_hooks[-1] = _restored
         for name, member in members.items():
             if isinstance(member, nn.Module):
@@ -71,7 +72,8 @@ class Value(nn.Module, metaclass=_Frozen):
         if cls.saveable and not cls.__name__.startswith("_"):
             known = REGISTRY.get(cls.__name__, cls)
             again = (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
-            # A user's class of the same name does not take its place. One that a notebook defines again does.
+            # A user's class does not replace a class of the library that has the same name. A class that is defined
+            # again, as in a notebook, replaces its earlier self.
             REGISTRY[cls.__name__] = cls if again else known
         if "restore" in cls.__dict__:
             setattr(cls, "restore", _may_write(cls.restore))  # noqa: B010
@@ -79,7 +81,7 @@ class Value(nn.Module, metaclass=_Frozen):
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy of this value with `fn` applied to every tensor; the value itself stays as it is."""
         new = object.__new__(type(self))
-        state = dict(self.__getstate__())  # without what torch.compile made of this one
+        state = dict(self.__getstate__())  # without the compiled code that torch.compile stores in it
         state["_buffers"] = {name: None if b is None else fn(b) for name, b in self._buffers.items()}
         state["_modules"] = {name: m.mapped(fn) if isinstance(m, Value) else m for name, m in self._modules.items()}
         object.__setattr__(new, "__dict__", state)
@@ -146,14 +148,14 @@ class Value(nn.Module, metaclass=_Frozen):
         """Make again what follows from the buffers and is not saved; called once they are in place."""
 
     def _load_from_state_dict(self, state_dict, prefix: str, local_metadata: dict[str, object], *args) -> None:
-        # Buffers are replaced, not written into: other values may share their memory.
+        # Buffers are replaced and never written into, because other values may share their memory.
         with self._thawed():
             super()._load_from_state_dict(
                 state_dict, prefix, local_metadata | {"assign_to_params_buffers": True}, *args
             )
 
     def __setattr__(self, name: str, value) -> None:
-        # `training` and private names are torch's own: parent modules, hooks and the compiler set them.
+        # `training` and private names belong to torch: parent modules, hooks and the compiler set them.
         if self._frozen and name != "training" and not name.startswith("_"):
             self._keep(name)
         super().__setattr__(name, value)

@@ -171,7 +171,8 @@ class Product(_Composite):
 
     def terms(self, input_dim: int) -> list[Term]:
         factors = [k.terms(input_dim) for k in self.parts]
-        if math.prod(map(len, factors)) > 64:  # too many to multiply out: sums of stationary kernels become mixtures
+        # the sums of stationary kernels become mixtures, because there are too many products to multiply out
+        if math.prod(map(len, factors)) > 64:
             factors = [_gathered(terms) for terms in factors]
         return [reduce(operator.mul, terms) for terms in itertools.product(*factors)]
 

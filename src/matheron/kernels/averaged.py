@@ -30,8 +30,8 @@ from .radial import RBF, Matern
 
 __all__: list[str] = []
 
-# The least side in lengthscales for which the antiderivative is used, by nu; it is 0.01 for smoother kernels. At that
-# side the two ways of the docstring err alike.
+# The smallest side, in lengthscales, for which the antiderivative is used, by nu. It is 0.01 for smoother kernels. At
+# this side the two methods of the docstring have about the same error.
 _LEAST = {0.5: 3e-5, 1.5: 3e-3}
 
 
@@ -128,7 +128,7 @@ def _matern_polynomial(p: int, order: int) -> tuple[list[float], float]:
     for _ in range(order):
         Q = [(j + 1) * above - c for j, (c, above) in enumerate(zip(Q, [*Q[1:], 0.0], strict=True))]
     level = 0.0
-    for step in range(-order):  # R with R' - R = Q is -(Q + Q' + Q'' + ...)
+    for step in range(-order):  # the solution R of R' - R = Q is -(Q + Q' + Q'' + ...)
         R, left = [0.0] * len(Q), Q
         while left:
             R = [total - c for total, c in zip(R, [*left, *[0.0] * (len(R) - len(left))], strict=True)]
@@ -189,7 +189,7 @@ class Averaged(Kernel):
         x, z, which = x.double(), z.double(), list(which)
         found: list[Tensor | None] = [None] * len(which)
         products = products_of_factors(self.kernel.double(), d)
-        assert products is not None  # as whoever made this had made sure
+        assert products is not None  # checked before this kernel was made
         for variance, factors in products:
             tables: dict[tuple[int, int], Tensor] = {}
             for j, dims in enumerate(which):
@@ -207,7 +207,7 @@ class Averaged(Kernel):
         return [part.to(dtype) for part in found if part is not None]
 
 
-# Intervals of one coordinate: centres, and sides, which are None where all are points.
+# Intervals of one coordinate: their centres, and their sides, which are None if all of them are points.
 Side = tuple[Tensor, Tensor | None]
 
 

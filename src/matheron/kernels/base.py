@@ -47,16 +47,17 @@ class Kernel(Value):
     (True, torch.Size([2, 1]))
     """
 
-    # What its own tensors are measured in, by name: "x" (a column's unit), "1/x", "y^2" (the targets' squared) or
-    # "y^2/x^2". Those that are not named have no unit.
+    # The units of its own tensors, by name: "x" (the unit of a column), "1/x", "y^2" (the square of the targets' unit)
+    # or "y^2/x^2". A tensor that is not named has no unit.
     units: ClassVar[Mapping[str, str]] = {}
-    # Whether its columns are whole numbers that count something: then they have no scale.
+    # Whether its columns are whole numbers, which are categories or counts. They are then never rescaled.
     whole: ClassVar[bool] = False
-    # Whether its own features are few and not random, so that products with other kernels have all of their products.
+    # Whether its own features are few and not random. In a product with another kernel, each is then multiplied by each
+    # feature of the other.
     finite: ClassVar[bool] = False
-    # Whether its own features are known to be those of k: else draws compare them at some of the data.
+    # Whether its own features are known to be features of k. If not, a draw compares them with k at some of the data.
     checked: ClassVar[bool] = False
-    # Those of its own tensors that may be negative; `matheron.fit` keeps the others positive.
+    # The names of its own tensors that can be negative. `matheron.fit` keeps the others positive.
     signed: Sequence[str] = ()
 
     @abstractmethod
@@ -94,7 +95,7 @@ class Kernel(Value):
 
     def smoothness(self, input_dim: int) -> list[float]:
         """How many mean-square derivatives its functions have in each coordinate."""
-        if self.whole:  # between whole numbers there is nothing to differentiate
+        if self.whole:  # between whole numbers there are no derivatives
             return [0.0] * input_dim
         each = [part.smoothness(input_dim) for _, part in self.operands()]
         return [min(of_dim) for of_dim in zip(*each, strict=True)] if each else [math.inf] * input_dim
@@ -186,7 +187,7 @@ class Kernel(Value):
         check_dim(right, "z", left.shape[-1])
         return self.to(left.device, left.dtype).forward(left, right)
 
-    # NumPy's numbers leave products and sums with kernels to the methods below.
+    # With this, NumPy's numbers use the methods below for products and sums with kernels.
     __array_ufunc__ = None
 
     def __add__(self, other: Kernel | float | Real | Tensor) -> Kernel:
@@ -195,7 +196,7 @@ class Kernel(Value):
 
         if isinstance(other, Kernel):
             return Sum(self, other)
-        if isinstance(other, Real) and other == 0:  # where sum([k1, k2]) starts
+        if isinstance(other, Real) and other == 0:  # sum([k1, k2]) starts with 0
             return self
         return Sum(self, Constant(cast(float, other))) if isinstance(other, Real | Tensor) else NotImplemented
 
@@ -243,7 +244,7 @@ class Stationary(Kernel):
         return torch.ones(x.shape[:-1], dtype=x.dtype, device=x.device)
 
     def terms(self, input_dim: int) -> list[Term]:
-        self.measure(input_dim)  # says at once if the dimensions do not fit
+        self.measure(input_dim)  # raises an error if the dimensions do not fit
         one = torch.ones((), dtype=torch.float64, device=next(self.buffers()).device)
         return [Term(one, stationary=(self,))]
 
@@ -441,11 +442,11 @@ def squared_distance(x: Tensor, z: Tensor, few: int = 1 << 14) -> Tensor:
         from .in_graph import SquaredDistance
 
         return SquaredDistance.apply(x, z)
-    if transformed():  # which neither writes in place nor knows of scratch memory
+    if transformed():  # torch.func allows neither writing in place nor memory that is used again
         return (x.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
-    columns = z.mT.contiguous()  # a coordinate's column is read in one stride: twice as fast
+    columns = z.mT.contiguous()  # each coordinate is then contiguous, which is twice as fast
     shape = (*x.shape[:-1], z.shape[-2])
-    if z.ndim > 2:  # torch's broadcast_shapes imports SymPy
+    if z.ndim > 2:  # torch's own broadcast_shapes would import SymPy
         shape = np.broadcast_shapes((*x.shape[:-1], 1), (*z.shape[:-2], 1, z.shape[-2]))
     if math.prod(shape) * x.shape[-1] < few:
         return (x.unsqueeze(-1) - (columns if z.ndim == 2 else columns.unsqueeze(-3))).square_().sum(-2)
@@ -470,7 +471,7 @@ def _by_product(x: Tensor, z: Tensor) -> Tensor:
     if (torch.is_grad_enabled() and (x.requires_grad or z.requires_grad)) or transformed():
         r2 = (x2 + z2 - 2 * x @ z.mT).clamp_min(0).to(dtype)
         return r2 * (1 - torch.eye(x.shape[-2], dtype=dtype, device=x.device)) if same else r2
-    r2 = (x @ z.mT).mul_(-2).add_(x2 + z2).clamp_min_(0).to(dtype)  # symmetric to the bit where x is z
+    r2 = (x @ z.mT).mul_(-2).add_(x2 + z2).clamp_min_(0).to(dtype)  # symmetric to the last bit if x is z
     if same:
         r2.diagonal(dim1=-2, dim2=-1).zero_()
     return r2

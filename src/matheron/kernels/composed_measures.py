@@ -13,7 +13,7 @@ from copy import copy
 from typing import NamedTuple, Self
 
 import numpy as np
-import scipy  # whose special functions it imports when they are first used
+import scipy  # SciPy imports its special functions when they are first used
 import torch
 from torch import Tensor
 
@@ -58,7 +58,7 @@ class Compound(Elliptical):
         left, right, rise = slopes[cell], slopes[cell + 1], values[cell + 1] - values[cell]
         cubic = ((left + right - 2 * rise) * t + 3 * rise - 2 * left - right) * t + left
         inside = values[cell] + cubic * t
-        # Beyond both ends: powers of the radius.
+        # Beyond both ends of the table, the density is continued by powers of the radius.
         return torch.where(t < 0, values[0] + left * t, torch.where(t > 1, values[-1] + right * (t - 1), inside))
 
 
@@ -245,7 +245,7 @@ class Convolution(SpectralMeasure):
         self.measures = measures
         self.input_dim = measures[0].input_dim
         self.num_uniforms = sum(m.num_uniforms for m in measures) + len(measures) - 1
-        # Normals add to a normal, where none has a shift.
+        # Normal variables without shifts add to a normal one.
         scales = [m.scale for m in measures if isinstance(m, Gaussian) and m.shift is None]
         self.gaussian = Gaussian(torch.stack(scales).norm(dim=0)) if len(scales) == len(measures) else None
 
@@ -279,7 +279,8 @@ class Convolution(SpectralMeasure):
         if any(own is None for own in dims):
             return None
         union = [i for own in dims for i in own or []]
-        return sorted(union) if len(set(union)) == len(union) else None  # else: a convolution without a closed form
+        # otherwise the measure is a convolution without a closed form
+        return sorted(union) if len(set(union)) == len(union) else None
 
     def log_density(self, theta: Tensor) -> Tensor | None:
         if self.gaussian is not None:
@@ -388,7 +389,7 @@ def _sum_of_atoms(parts: Sequence[tuple[Tensor, Tensor]], largest: int = 1 << 20
     return theta, mass
 
 
-# The normal form of a measure, which importance sampling needs.
+# The normal form of a measure, which is needed for importance weights.
 
 
 class Component(NamedTuple):
@@ -400,7 +401,7 @@ class Component(NamedTuple):
 
     weight: Tensor | float
     elliptical: list[tuple[Elliptical, Tensor | None]]
-    atoms: tuple[Tensor, Tensor] | None  # frequencies `[a, d]` and masses `[a]`; None for one of zero
+    atoms: tuple[Tensor, Tensor] | None  # frequencies `[a, d]` and masses `[a]`; None for the single frequency zero
 
 
 def components(measure: SpectralMeasure, largest: int = 1 << 18) -> list[Component] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy  # whose special functions it imports when they are first used
+import scipy  # SciPy imports its special functions when they are first used
 import torch
 from torch import Tensor
 
@@ -43,7 +43,7 @@ class SquaredDistance(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         x, z = ctx.saved_tensors
-        # sum_j g_ij 2 (x_i - z_j), as products
+        # sum_j g_ij 2 (x_i - z_j), by matrix products
         dx = 2 * (x * grad.sum(-1, keepdim=True) - grad @ z)
         dz = 2 * (z * grad.sum(-2).unsqueeze(-1) - grad.mT @ x)
         return dx.sum_to_size(x.shape), dz.sum_to_size(z.shape)
@@ -91,4 +91,5 @@ class BesselPower(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, q: Tensor, a: float, c: float):
-        return BesselPower.apply(q, a, c), in_dims[0]  # number by number: a batch is more of them
+        # the function acts on each number by itself, so a batch is just a larger tensor
+        return BesselPower.apply(q, a, c), in_dims[0]

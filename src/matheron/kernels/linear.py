@@ -91,7 +91,8 @@ class Constant(Kernel):
         super().__init__(value=positive(value, "value", zero=True, max_ndim=0))
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])  # torch's function imports SymPy, which takes a second
+        # torch's own function would import SymPy, which takes a second
+        batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])
         return self.value.expand(*batch, x.shape[-2], z.shape[-2])
 
     def with_gradient(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,7 @@ class FeatureError(NamedTuple):
     bias: float
     chance: float
     num_features: int
-    worst: str  # where the difference is largest, in words
+    worst: str  # describes where the difference is largest
 
     @property
     def found(self) -> bool:
@@ -128,7 +128,7 @@ class OwnKernel(Kernel):
             check_finite(value, name)
         super().__init__(**values)
         self.tensor_names = list(values)
-        # What is positive is fitted on a logarithmic scale, and stays positive.
+        # Positive tensors are fitted on a logarithmic scale, so that they stay positive.
         self.signed = [name for name, value in values.items() if bool((value <= 0).any())]
 
     @property
@@ -140,7 +140,7 @@ class FeatureKernel(OwnKernel):
     """k(x, x') = phi(x) . phi(x'), of a map phi from points `[n, d]` to features `[n, c]`."""
 
     finite = True
-    checked = True  # by its definition
+    checked = True  # the kernel is defined by its features
 
     def __init__(self, phi: Value, tensors: dict[str, ArrayLike]) -> None:
         super().__init__(tensors)
@@ -204,7 +204,7 @@ class CallableKernel(OwnKernel):
         return pairwise(self._k, x, z)
 
     def diag(self, x: Tensor) -> Tensor:
-        points = x.reshape(-1, x.shape[-1]).split(32)  # of small matrices the diagonals
+        points = x.reshape(-1, x.shape[-1]).split(32)  # a diagonal is taken of small matrices only
         return torch.cat([self._k(block, block).diagonal() for block in points]).reshape(x.shape[:-1])
 
     def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
@@ -217,9 +217,10 @@ class CallableKernel(OwnKernel):
 
 def pairwise(k: Callable[[Tensor, Tensor], Tensor], x: Tensor, z: Tensor) -> Tensor:
     """k of points `[..., n, d]` and `[..., m, d]`, `[..., n, m]`, of a function that takes `[n, d]` and `[m, d]`."""
-    if z.ndim == 2:  # points of several problems, and centres that they share, are more points
+    if z.ndim == 2:  # all problems share the centres, so their points can be put together
         return k(x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), z).reshape(*x.shape[:-1], len(z))
-    batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])  # torch's imports SymPy: a second
+    # torch's own function would import SymPy, which takes a second
+    batch = np.broadcast_shapes(x.shape[:-2], z.shape[:-2])
     left, right = (side.expand(*batch, *side.shape[-2:]).reshape(-1, *side.shape[-2:]) for side in (x, z))
     return torch.stack([k(a, b) for a, b in zip(left, right, strict=True)]).reshape(*batch, x.shape[-2], z.shape[-2])
 

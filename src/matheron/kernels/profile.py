@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # whose special functions it imports when they are first used
+import scipy  # SciPy imports its special functions when they are first used
 import torch
 from torch import Tensor
 
@@ -80,7 +80,7 @@ class ProfileMeasure(Elliptical):
         return self._quantile(U[..., 0])
 
     def frequencies(self, U: Tensor) -> Tensor:
-        if self.input_dim == 1:  # both signs alike
+        if self.input_dim == 1:  # both signs are equally likely
             return self.scale * (2 * U - 1).sign() * self._quantile((2 * U - 1).abs())
         normal = torch.special.ndtri(U)  # [..., d]
         squared = normal.square().sum(-1)
@@ -94,7 +94,7 @@ class ProfileMeasure(Elliptical):
         cell = torch.searchsorted(F, v).clamp(1, len(F) - 1)
         left, right = f[cell - 1], f[cell]
         rest = ((v - F[cell - 1]) / s.step).clamp_min(0)
-        # left t + (right - left) t^2 / 2 = rest, in the form that loses no digits
+        # solves left t + (right - left) t^2 / 2 = rest in a form without cancellation
         root = (left.square() + 2 * (right - left) * rest).clamp_min(0).sqrt()
         t = (2 * rest / (left + root).clamp_min(1e-300)).clamp(0, 1)
         return (s.low + s.step * (cell - 1 + t)).exp().to(u)
@@ -106,7 +106,8 @@ class ProfileMeasure(Elliptical):
         cell = at.detach().floor().clamp(0, len(s.density) - 2)
         density, t = s.density.to(r2), at - cell
         f = density[cell.long()] * (1 - t) + density[cell.long() + 1] * t
-        area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)  # of the unit sphere
+        # the logarithm of the area of the unit sphere
+        area = math.log(2) + d / 2 * math.log(math.pi) - math.lgamma(d / 2)
         return f.clamp_min(1e-30).log() - d * log_u - area
 
 
@@ -135,14 +136,15 @@ def spectrum_of(profile: Callable[[Tensor], Tensor], input_dim: int, name: str) 
     values = g(unit * r)
     if not np.isfinite(values).all():
         raise ValueError(f"{name}.radial: expected finite numbers, got {values[~np.isfinite(values)][0]}")
-    n, smooth, whole = len(nodes), 1e-3, 1e3  # weights of smoothness, and of masses that sum to one
+    # the weights of smoothness, and of the condition that the masses sum to one
+    n, smooth, whole = len(nodes), 1e-3, 1e3
     bent = smooth * np.diff(np.eye(n), 2, axis=0)
     rows = np.concatenate([A, bent, np.full((1, n), whole)])
     masses, _ = scipy.optimize.nnls(rows, np.concatenate([values, np.zeros(n - 2), [whole]]), maxiter=30 * n)
     masses = masses / masses.sum()
     off = np.abs(A @ masses - values)
     step = nodes[1] - nodes[0]
-    density = np.pad(masses / step, 1)  # zero beyond both ends
+    density = np.pad(masses / step, 1)  # the density is zero beyond both ends
     cumulative = np.concatenate([[0.0], np.cumsum(step * (density[1:] + density[:-1]) / 2)])
     low = float(nodes[0] - step - math.log(unit))
     f, F = torch.from_numpy(density), torch.from_numpy(cumulative / cumulative[-1])
@@ -187,11 +189,12 @@ def _transforms(
     hats = np.zeros_like(table)
     for offset, weight in zip(offsets, weights, strict=True):
         t = np.exp(table + h * offset)
-        # The pieces are blurred by their width, which cancels what is left of waves that are finer than the pieces.
+        # The pieces are blurred by their own width. This removes waves that are finer than the pieces, which do not
+        # cancel completely.
         hats += weight * sphere_kernel(t, d) * np.exp(-0.5 * (0.7 * h / parts * t) ** 2)
     # table[i finer + j] = log u_i + log r_j
     A = hats[finer * np.arange(len(nodes)) + np.arange(len(log_r))[:, None]]
-    scale = math.sqrt(d)  # of frequencies in d dimensions
+    scale = math.sqrt(d)  # from distances to frequencies in d dimensions
     r = np.exp(log_r)
     return nodes + math.log(scale), np.concatenate([[0.0], r / scale]), np.concatenate([np.ones((1, len(nodes))), A])
 

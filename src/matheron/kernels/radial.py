@@ -9,7 +9,7 @@ from numbers import Real
 from typing import ClassVar
 
 import numpy as np
-import scipy  # whose special functions it imports when they are first used
+import scipy  # SciPy imports its special functions when they are first used
 import torch
 from torch import Tensor
 
@@ -95,7 +95,8 @@ class Radial(Stationary):
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         x, z, _ = self._scaled(x, z)
         r2 = squared_distance(x, z)
-        # The root in a profile of one's own has an infinite derivative at zero. That of the clamp is zero there.
+        # The square root in a user's profile has an infinite derivative at zero, but the clamp has a zero derivative
+        # there.
         return self.radial(r2 if type(self).radial_derivative is not Radial.radial_derivative else r2.clamp_min(1e-30))
 
     def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
@@ -118,7 +119,8 @@ class Radial(Stationary):
     def weighted_with_gradient(self, x: Tensor, z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         x, z, lengthscale = self._scaled(x, z)
         K, slope = self.radial_with_slope(squared_distance(x, z))  # [B, n, m]
-        # sum_j W_j g'_j (x - z_j) is x sum_j W_j g'_j - sum_j W_j g'_j z_j: no difference for every pair and coordinate
+        # sum_j W_j g'_j (x - z_j) = x sum_j W_j g'_j - sum_j W_j g'_j z_j, which needs no difference for each pair and
+        # each coordinate.
         pull = x[:, None] * weigh(slope, W)[..., None] - weigh_coordinates(slope, W, z[None])  # [B, r, n, d]
         return weigh(K, W), pull.mul_(2 / lengthscale)
 
@@ -154,8 +156,8 @@ class RBF(Radial):
         return Gaussian(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"))
 
 
-# Powers of two for exponentials: torch's exp is MKL's on x86, and takes four times as long as exp2 on an AMD EPYC. The
-# exponent's rounding counts as the argument's does in exp.
+# Exponentials are computed as powers of two. On x86, torch's exp is the one of MKL, which takes four times as long as
+# exp2 on an AMD EPYC. The rounding error of the exponent has the same effect as that of the argument of exp.
 _LOG2E = math.log2(math.e)
 
 
@@ -166,7 +168,7 @@ def half_integer(s: Tensor, a: float) -> Tensor:
         return torch.where(s > 0, decay.div_(s), 0.0)
     if a == 0.5:
         return decay
-    polynomial = s if a == 1.5 else s.addcmul_(s, s, value=1 / 3)  # less one
+    polynomial = s if a == 1.5 else s.addcmul_(s, s, value=1 / 3)  # the polynomial without its leading one
     return decay.addcmul_(polynomial, decay)
 
 
@@ -252,14 +254,14 @@ class Matern(Radial):
         return Student(1 / per_dimension(self.lengthscale, input_dim, "lengthscale"), self.nu)
 
 
-# The spectral measures of radial kernels are elliptical: Gaussian, Student.
+# The spectral measures of radial kernels, which are elliptical: Gaussian and Student.
 
 
 class Elliptical(SpectralMeasure):
     """theta = scale * direction * radius, the direction uniform on the sphere: what orthogonal features need."""
 
     num_mixing_uniforms = 0
-    waves = 1  # points over which the density is averaged along a small step of the radius: more where it oscillates
+    waves = 1  # the number of radii that the density is averaged over in a small step; more than one if it oscillates
 
     def __init__(self, scale: Tensor) -> None:
         self.scale = scale  # [d]
@@ -347,7 +349,7 @@ class Student(Elliptical):
         return constant - (nu + d / 2) * torch.log1p(r2 / (2 * nu))
 
 
-# Gamma quantiles, which torch lacks, on tensors of any device.
+# Quantiles of the Gamma distribution. torch does not have them.
 
 
 def gamma_quantile(u: Tensor, shape: float, largest_logit: float = 38.0) -> Tensor:
@@ -370,16 +372,17 @@ def gamma_quantile(u: Tensor, shape: float, largest_logit: float = 38.0) -> Tens
 @kept(64)
 def _gamma_table(shape: float, largest_logit: float, count: int = 2048) -> Tensor:
     """Cubics `[cells, 4]`, highest power first, of log quantiles over equal cells of logit u, each from 0 to 1."""
-    cells = np.arange(-2, count + 3)  # with neighbours for the slopes at both ends
+    cells = np.arange(-2, count + 3)  # neighbours on both sides, for the slopes at the ends
     logit = largest_logit * (2 * cells / count - 1)
-    upper = scipy.special.gammainccinv(shape, scipy.special.expit(-logit))  # precise where u is near one
+    upper = scipy.special.gammainccinv(shape, scipy.special.expit(-logit))  # accurate for u near one
     with np.errstate(divide="ignore"):
         lower = np.log(scipy.special.gammaincinv(shape, scipy.special.expit(logit)))
     # u = q^shape / Gamma(shape + 1)
     first = (np.log(scipy.special.expit(logit)) + scipy.special.gammaln(shape + 1)) / shape
     lower = np.where(first < -30, first, lower)
     quantile = np.where(logit > 0, np.log(np.maximum(upper, 1e-300)), lower) - np.log(shape)
-    slope = (quantile[:-4] - 8 * quantile[1:-3] + 8 * quantile[3:-1] - quantile[4:]) / 12  # to the fourth order
+    # finite differences of fourth order
+    slope = (quantile[:-4] - 8 * quantile[1:-3] + 8 * quantile[3:-1] - quantile[4:]) / 12
     left, right, rise = slope[:-1], slope[1:], np.diff(quantile[2:-2])
     cubics = [left + right - 2 * rise, 3 * rise - 2 * left - right, left, quantile[2:-3]]
     return torch.from_numpy(np.stack(cubics, axis=1))

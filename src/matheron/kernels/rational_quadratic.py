@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import scipy  # it imports scipy.special at first use
+import scipy  # SciPy imports its special functions when they are first used
 import torch
 from torch import Tensor
 
@@ -70,7 +70,7 @@ class GammaScaled(Elliptical):
 
     def log_radial(self, r2: Tensor) -> Tensor:
         alpha, d = self.alpha, self.input_dim
-        r2 = r2.clamp_min(1e-100)  # for a small alpha the density is infinite at zero
+        r2 = r2.clamp_min(1e-100)  # for a small alpha, the density is infinite at zero
         order = alpha - d / 2
         constant = alpha * alpha.log() - torch.lgamma(alpha) + math.log(2) - d / 2 * math.log(2 * math.pi)
         return constant + order / 2 * (r2 / (2 * alpha)).log() + log_bessel_k(order, (2 * alpha * r2).sqrt())

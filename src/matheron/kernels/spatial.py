@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import scipy  # whose special functions it imports when they are first used
+import scipy  # SciPy imports its special functions when they are first used
 import torch
 from torch import Tensor
 
@@ -62,7 +62,7 @@ class Ball(Elliptical):
     """
 
     num_mixing_uniforms = 1
-    waves = 16  # the density oscillates, in 3 dimensions down to zero
+    waves = 16  # the density oscillates, and in 3 dimensions it has zeros
 
     def __init__(self, scale: Tensor) -> None:
         super().__init__(scale)
@@ -81,11 +81,11 @@ class Ball(Elliptical):
         return _ball_quantile(U[..., 0]) * share.get(self.input_dim, 1.0)
 
     def log_radial(self, r2: Tensor) -> Tensor:
-        d, far = self.input_dim, r2 > 1e4**2  # where the density is that of its tail
+        d, far = self.input_dim, r2 > 1e4**2  # far from zero, the density is replaced by its tail
         u = _root(torch.where(far, 0.0, r2))
         value, slope = (torch.from_numpy(a).to(u) for a in _ball_density(as_numpy(u).astype(np.float64), d))
         near = (value + slope * (u - u.detach())).clamp_min(1e-30).log()  # differentiable once
-        # Far out the mean of the oscillations: k is 1 - 3/2 r near zero.
+        # The tail is the mean of the oscillations. It follows from k = 1 - 3/2 r near zero.
         tail = math.log(1.5) + math.lgamma((d + 1) / 2) - (d + 1) / 2 * (math.log(math.pi) + r2.clamp_min(1.0).log())
         return torch.where(far, tail, near)
 
@@ -157,7 +157,7 @@ class Rotated(Around):
         self.kernel, self.angle = kernel, float(angle)
 
     def of_one_scale(self, dims: list[int]) -> list[int]:
-        return dims[:2]  # a plane can be turned where both of its axes have one scale
+        return dims[:2]  # a plane can only be turned if both of its axes have the same scale
 
     def _matrix(self, x: Tensor) -> Tensor:
         """R `[d, d]`, such that R x has the kernel's own coordinates."""
@@ -165,7 +165,7 @@ class Rotated(Around):
 
     def _turned(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         R = self._matrix(x)
-        x, z = centred(x, z)  # rounding of a far offset would be turned into one of the differences
+        x, z = centred(x, z)  # otherwise a rotation of points far from zero would lose digits of their differences
         turned = x @ R.mT
         return turned, turned if z is x else z @ R.mT
 
@@ -193,7 +193,7 @@ class Rotated(Around):
         return self.kernel.diag(x @ self._matrix(x).mT)
 
     def terms(self, input_dim: int) -> list[Term]:
-        rotation(self.angle, input_dim)  # says at once if there is no plane to turn
+        rotation(self.angle, input_dim)  # raises an error if there is no plane to turn
         terms = self.kernel.terms(input_dim)
         if any(term.forms or term.own for term in terms):
             raise TypeError("Rotated: expected a stationary kernel; add Linear and Polynomial outside of it")

@@ -121,7 +121,8 @@ class TanimotoFeatures(Value):
 
     def _least(self, x: Tensor, at_once: int = 1 << 20) -> Tensor:
         """The least of the weights of each point, `[n, c]`, with about `at_once` of them in memory together."""
-        rows, table = self._rows(x)  # where each point's weights are in the table; a point without any has the last
+        # the row of each point's weights in the table; points without weights have the last row
+        rows, table = self._rows(x)
         widths = (rows < len(table) - 1).sum(1)
         order = widths.argsort()
         least, start = torch.empty(len(x), table.shape[1], dtype=torch.int32, device=x.device), 0

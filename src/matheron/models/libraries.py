@@ -10,7 +10,8 @@ from importlib import import_module
 from .latent import LatentGP
 from .several import GP
 
-# Whose models are understood, and by which module. A class is matched by its package or a base class's, first to last.
+# The libraries whose models are understood, and the module for each. A model is matched by the package of its class or
+# of a base class, in this order.
 ADAPTERS = {library: f"matheron.adapters.{library}" for library in ("botorch", "gpytorch", "sklearn", "gpflow")}
 
 

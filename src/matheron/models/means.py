@@ -117,7 +117,7 @@ class CallableMean(Mean):
         super().__init__(called=OwnFunction(function))
 
     def forward(self, x: Tensor) -> Tensor:
-        value = self.called(x.clone())  # a function that writes into its points must not change the caller's
+        value = self.called(x.clone())  # a copy, because the function may write into its points
         if not isinstance(value, Tensor) or value.shape[: x.ndim - 1] != x.shape[:-1]:
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(

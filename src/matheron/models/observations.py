@@ -12,7 +12,8 @@ from ..core.checks import ArrayLike, as_noise, as_points, as_tensor, column_hint
 from ..core.functionals import Functionals, Observed
 from ..core.sites import Sites, as_tasks
 
-# Functionals with averages over boxes, as they are or with sums over quadrature nodes in place of these.
+# A map of functionals with averages over boxes: the identity, or one that replaces averages by sums over quadrature
+# nodes.
 Averaging: TypeAlias = Callable[[Functionals], Functionals]
 
 
@@ -54,7 +55,8 @@ def as_observations(
     if is_observable(X):
         if averaged is None:
             raise TypeError("X: expected points [n, d], got functionals, which are observed by exact models alone")
-        from .observed_functionals import as_observed  # which makes such observations
+        # that module makes Observations, so this one cannot import it first
+        from .observed_functionals import as_observed
 
         return as_observed(X, y, noise, tasks, num_outputs, averaged, num_paths, like)
     X, y, noise = (cast(ArrayLike, each) for each in (X, y, noise))

@@ -43,7 +43,7 @@ class Snapshot(Value):
         output_transform: Transform | None,
         input_names: Names,
     ) -> None:
-        # Clones: the caller may write into what was given. They stay in the graph where there is one.
+        # Tensors are cloned, because the caller may write into them. Clones stay in the graph of their originals.
         super().__init__(kernel=kernel, mean=mean, sites=sites.mapped(torch.clone))
         self.input_names = input_names
         self.register_module("input_transform", input_transform)
@@ -119,7 +119,7 @@ class ExactGP(Snapshot):
         sites, y, noise = as_observations(X, y, noise, tasks, t, averaged=averaged_by(kernel, mean))
         if len(sites) < 1:
             raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")
-        kernel.terms(sites.points.shape[1])  # says at once if the kernel does not fit the points
+        kernel.terms(sites.points.shape[1])  # raises an error if the kernel does not fit the points
         check_smooth(kernel, sites)
         super().__init__(kernel, mean_beside(mean, sites.points, t), sites, input_transform, output_transform, names)
         for name, value in dict(train_targets=y, noise=noise).items():

@@ -80,7 +80,8 @@ class SparseGP(Snapshot):
         super().__init__(kernel, mean, sites, input_transform, output_transform, names)
         for name, value in dict(q_mean=q_mean, q_scale_tril=q_scale_tril).items():
             self.register_buffer(name, None if value is None else value.clone())
-        # In a tuple: a module that draws u is not a part of the snapshot, whose tensors would move with it.
+        # The function is in a tuple. If it is a module, it is then no submodule, and its parameters do not move with
+        # the snapshot.
         self._sample_u = (sample_u,)
         self.whitened = bool(whitened)
         self.jitter = float(positive(jitter, "jitter", zero=True, max_ndim=0))

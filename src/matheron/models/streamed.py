@@ -74,7 +74,7 @@ class StreamedGP:
         if first is None:
             raise ValueError("data: expected at least one observation, got none")
         one = first.sites[:1]
-        # The model of one datum: all that there is to it but data, checked.
+        # A model of one datum, which checks everything except the other data.
         self.model = ExactGP(
             kernel,
             one.points,
@@ -108,14 +108,15 @@ class StreamedGP:
             sites, y, noise = _checked(
                 *raw, self.model.num_outputs, row, self.model.centres.shape[1], self.model.input_names
             )
-            row += len(sites) // (self.model.num_outputs if raw[3] is None else 1)  # of the source
+            # the number of the row in the source
+            row += len(sites) // (self.model.num_outputs if raw[3] is None else 1)
             for i in range(0, len(sites), self.chunk):
                 cut = slice(i, i + self.chunk)
                 yield Observations(sites[cut], y[cut], noise[cut])
 
     def survey(self, chunks: Iterable[Observations], sample_size: int = 20_000) -> Survey:
         """Read the data once, from `chunks`. A sample of them represents all when the size of a lattice is chosen."""
-        generator = torch.Generator().manual_seed(0x57EA)  # for the size of a lattice alone
+        generator = torch.Generator().manual_seed(0x57EA)  # its only use is to choose the size of a lattice
         count, num_chunks, d = 0, 0, self.model.centres.shape[1]
         lower, upper = (torch.full((d,), end, dtype=torch.float64, device="cpu") for end in (math.inf, -math.inf))
         keys, sample, noise = (torch.empty(shape, dtype=torch.float64, device="cpu") for shape in (0, (0, d), 0))

@@ -21,7 +21,7 @@ from ..core.modes import Sobol, transformed
 from ..core.own_function import OwnFunction
 from ..core.value import Parts, Value
 
-# Points of a box by which the image of a network is found.
+# The number of points of a box at which a network is evaluated to find the image of the box.
 _IMAGE_POINTS = 1 << 12
 
 
@@ -215,7 +215,7 @@ class Log(Transform):
         super().__init__(base=positive(base, "base", max_ndim=0), mask=as_array(True if mask is None else mask).bool())
 
     def forward(self, x: Tensor) -> Tensor:
-        inside = torch.where(self.mask, x, 1.0)  # no logarithm, and no gradient of one, of what is left alone
+        inside = torch.where(self.mask, x, 1.0)  # columns outside of the mask have no logarithm, and no gradient of one
         return torch.where(self.mask, inside.log() / self.base.log(), x)
 
     def inverse(self, y: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class Kumaraswamy(Transform):
     def derivative(self, x: Tensor) -> Tensor:
         u = self._inside(x)
         slope = self.a * self.b * u ** (self.a - 1) * (1 - u**self.a) ** (self.b - 1) * (1 - 2 * self.eps)
-        slope = slope * ((x >= 0) & (x <= 1))  # outside, where x is clamped, the map is flat
+        slope = slope * ((x >= 0) & (x <= 1))  # outside of [0, 1], where x is clamped, the map is constant
         return torch.where(self.mask, slope, 1.0)
 
 
@@ -637,7 +637,7 @@ class OneHot(RowMap):
         return torch.where(each.isnan(), each, equal.to(x))[..., self.kept]
 
     def vjp(self, x: Tensor, cotangent: Tensor) -> Tensor:
-        return x.new_zeros(*cotangent.shape[:-1], self.num_inputs)  # flat
+        return x.new_zeros(*cotangent.shape[:-1], self.num_inputs)  # the map is piecewise constant
 
     def image(self, box: Tensor) -> Tensor:
         return torch.tensor([[0.0], [1.0]], device="cpu").to(box).repeat(1, len(self.kept))
