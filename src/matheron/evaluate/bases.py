@@ -20,11 +20,12 @@ from ..core.value import Value
 from ..kernels import Kernel
 from ..kernels.base import squared_distance
 
-# Functions of a basis that are evaluated at once: enough for fast products, few enough for many points per block. With
-# half or twice as many, 64 paths of 32,768 features take the same within 6% (benchmarks/peers.py, sweep of ell).
+# How many functions of a basis are evaluated at once: enough for fast products, and few enough for many points per
+# block. With half or twice as many, 64 paths of 32,768 features take the same time within 6% (benchmarks/peers.py,
+# sweep of ell).
 LARGEST_WIDTH = 1 << 13
-# Where each path has a basis of its own and points are few, this many numbers' worth of bases are evaluated together;
-# with half or twice as many calls take the same within 5%.
+# If each path has its own basis and there are few points, bases are evaluated together up to this many numbers. With
+# half or twice as many, calls take the same time within 5%.
 LARGEST_BATCH = 1 << 21
 
 
@@ -283,7 +284,7 @@ def _cos(P: Tensor) -> Tensor:
     return computed(torch.cos, P.shape, P)
 
 
-# Canonical: the functions k(., z_j) of a kernel and its centres, the update's basis.
+# Canonical: the functions k(., z_j) of a kernel and its centres, which are the basis of an update.
 
 
 class Canonical(CutBasis):

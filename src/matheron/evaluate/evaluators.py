@@ -25,19 +25,21 @@ from ..core.modes import transformed
 from .own_points import of_some, one_sum_each
 from .record import Record
 
-# The kinds of points. "shared": `[1, n, d]` of all paths. "own": `[s, n, d]` of each path, or of paths that are named.
-# "traced": either, inside a transform of torch.func, or with hyperparameters in a graph: plain operations alone serve.
+# The kinds of points. "shared": points `[1, n, d]` for all paths. "own": points `[s, n, d]`, different for each path.
+# "traced": either of these inside a transform of torch.func, or with hyperparameters in a graph, where only plain
+# operations can be used.
 Points = Literal["shared", "own", "traced"]
-# What an evaluation holds beyond its inputs and its result at the most, in bytes.
+# The largest memory, in bytes, that an evaluation holds beyond its inputs and its result.
 MEMORY_BUDGET = 256 * 2**20
 
 
 class Evaluator(ABC):
     """A way to compute some of the terms of paths."""
 
-    # Whether several functions at the same points cost less than each alone: their basis is computed once.
+    # Whether several functions at the same points cost less together than one by one, because their basis is computed
+    # once.
     shares_work: bool = True
-    # The terms that it may take, by their types or those of their bases, and where; None: all, on all devices.
+    # The types of terms, or of their bases, that this evaluator can take, and the type of device. None stands for all.
     kinds: tuple[type, ...] | None = None
     device_type: str | None = None
 
@@ -87,7 +89,7 @@ def _chosen(points: Points, record: Record) -> list[tuple[Evaluator, Record]]:
     return chosen
 
 
-# What is derived of a record for each kind of points: its evaluators.
+# What a record stores for each kind of points: the evaluators that were chosen.
 _PARTS: dict[Points, Callable[[Record], list[tuple[Evaluator, Record]]]] = {
     points: partial(_chosen, points) for points in ("shared", "own", "traced")
 }
@@ -115,7 +117,8 @@ def values(record: Record, x: Tensor) -> Tensor:
 def values_and_gradients(record: Record, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Values and gradients `[s, n, t, d]`, without a graph; with `of`, of these paths at points `[p, n, d]`."""
     s = record.num_paths
-    if of is not None and len(of) >= 4 * s and s * int(of.bincount().max()) <= 2 * len(of):  # several points of each
+    # each path has several points
+    if of is not None and len(of) >= 4 * s and s * int(of.bincount().max()) <= 2 * len(of):
         return of_some(lambda points: values_and_gradients(record, points), s, x, of)
     (evaluator, mine), *more = record.derived(_PARTS[_kind(record, x, of)])
     f, df = evaluator.values_and_gradients(mine, x, of)
@@ -134,7 +137,7 @@ def vjp(record: Record, x: Tensor, G: Tensor) -> Tensor:
     return total
 
 
-# Blocks: which paths (None for all at shared points) and which points.
+# The blocks of an evaluation: which paths (None for all of them, at shared points) and which points.
 Cuts = list[tuple[slice | None, slice]]
 
 
@@ -173,7 +176,7 @@ class Blocks(Evaluator):
         if not graph and rows * n * width < self.small:
             return record.values(x, slice(0, s) if own else None)
         cuts = self.cuts(x, s, width, own)
-        if graph or transformed():  # in whose graph nothing is written in place
+        if graph or transformed():  # nothing may be written in place inside a graph
             from .in_graph import values_in_blocks
 
             return values_in_blocks(record, x, cuts)
@@ -228,5 +231,5 @@ def cut_of(paths: slice | None) -> slice:
 
 
 BLOCKS = Blocks()
-# In the order in which they are asked; blocks take all that is left.
+# Evaluators in the order in which they are asked. Blocks are the last, and take all terms that are left.
 EVALUATORS: list[Evaluator] = [BLOCKS]

@@ -20,11 +20,11 @@ from .bases import Basis, Canonical, Cosines, Pairs
 from .evaluators import BLOCKS
 from .record import PathTerm, Record, WeightedSum
 
-# Numbers in a block's factors: on a CPU those that its caches hold (the grids of benchmarks/cases.py take half as long
-# again with half as many, and the same with four times as many), on a GPU enough to keep it busy.
+# The largest number of values in the factors of a block. On a CPU they fit its caches: with half as many, the grids of
+# benchmarks/cases.py take 50% longer, and with four times as many the same time. On a GPU they keep it busy.
 _BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}
-# Points of a grid that are in memory at once: with half or twice as many, a grid that does not separate takes a tenth
-# to a fifth more (benchmarks/cases.py).
+# The number of grid points that are in memory at once. With half or twice as many, a grid that does not separate takes
+# 10% to 20% longer (benchmarks/cases.py).
 _POINTS = 1 << 15
 
 
@@ -61,7 +61,8 @@ def _separated(term: PathTerm, kernels: Separated | None, axes: list[Tensor], ro
         views = [rows[path, output] for path in members for output in range(t)]
         if basis.add_on_axes(W, axes, views):
             continue
-        summands = _summands(basis, W, axes, kernels) if len(axes) > 1 else None  # a line is a list
+        # a grid with one axis is a list of points
+        summands = _summands(basis, W, axes, kernels) if len(axes) > 1 else None
         if summands is None:
             return False
         _add_grid_sums(summands, [view.view(n1, -1) for view in views])
@@ -85,7 +86,7 @@ def _in_blocks(record: Record, terms: list[PathTerm], axes: list[Tensor], out: T
         flat[:, start : start + step] = f if record.output_transform is None else record.output_transform(f)
 
 
-# A separable summand: one factor `[n_i, c]` per axis, and the weights `[r, c]` that go with them; all complex perhaps.
+# A separable summand: one factor `[n_i, c]` per axis, and the weights `[r, c]` of their products. All can be complex.
 GridSummand = tuple[list[Tensor], Tensor]
 
 
@@ -101,7 +102,7 @@ def _add_grid_sums(summands: list[GridSummand], into: list[Tensor]) -> None:
             right = torch.ones_like(first[:1])  # [b, c]
             for other, place in zip(others, _unravelled(columns, rest), strict=True):
                 right = right * other[place]
-            if weights.is_complex():  # the real part of a product of complex numbers is a real product twice as wide
+            if weights.is_complex():  # the real part of a complex product, as a real product that is twice as wide
                 right = torch.cat([right.real, -right.imag], dim=1)
             for w, out in zip(weights, into, strict=True):
                 left = first * w  # [n1, c]
@@ -128,7 +129,8 @@ def _summands(basis: Basis, W: Tensor, axes: list[Tensor], kernels: Separated | 
         if isinstance(basis, Cosines):
             return [(factors, W * _wave(basis.phases[0]))]
         W_cos, W_sin = W.chunk(2, dim=-1)
-        return [(factors, torch.complex(W_cos.contiguous(), -W_sin))]  # a cos + b sin: (a - i b) exp(i .), real part
+        # a cos + b sin is the real part of (a - i b) exp(i .)
+        return [(factors, torch.complex(W_cos.contiguous(), -W_sin))]
     if not isinstance(basis, Canonical) or kernels is None:
         return None
     summands: list[GridSummand] = []
@@ -147,7 +149,8 @@ def _wave(phase: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(phase), phase)
 
 
-# A kernel as sum_q scale_q prod_i prod_j k_qij(x_i, x'_i): each q's scale and, per axis, kernels of one dimension.
+# A kernel as sum_q scale_q prod_i prod_j k_qij(x_i, x'_i): for each q the scale, and for each axis the kernels in one
+# dimension.
 Separated = list[tuple[Tensor, list[list[Kernel]]]]
 
 

@@ -12,8 +12,8 @@ from ..core.modes import transformed
 from .evaluators import BLOCKS, Cuts, cut_of, values, values_and_gradients, vjp
 from .record import Record
 
-# Numbers of a gradient up to which it is computed with the values, for less than a vector-Jacobian product's overhead
-# (benchmarks/pull_back.py).
+# Gradients of up to this many numbers are computed together with the values, which costs less than the overhead of a
+# vector-Jacobian product (benchmarks/pull_back.py).
 _FEW = 64
 
 
@@ -34,12 +34,12 @@ class InGraph(torch.autograd.Function):
         else:
             f = values(record, x)
             ctx.save_for_backward(x)
-        return f.clone() if f._is_view() else f  # torch lets nobody write into a view that comes from here
+        return f.clone() if f._is_view() else f  # torch forbids writing into a view that an autograd function returns
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         x, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled():  # asked for a graph of the gradient, for second derivatives
+        if torch.is_grad_enabled():  # a graph of the gradient is wanted, for second derivatives
             cuts = BLOCKS.cuts(x, ctx.record.num_paths, ctx.record.width(x), len(x) > 1)
             f = values_in_blocks(ctx.record, x, cuts)
             again = torch.autograd.grad(f, x, grad, create_graph=True)[0] if f.requires_grad else torch.zeros_like(x)

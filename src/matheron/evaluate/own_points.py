@@ -154,7 +154,7 @@ class RadialSum(PathTerm):
     """sum_j w_j k(x, z_j), k radial: centres in lengthscales `[d, m]` about `origin`, weights `[s, m]`."""
 
     kernel: Radial
-    dims: list[int] | None  # None: all of them, in order
+    dims: list[int] | None  # None stands for all of them, in order
     origin: Tensor
     scale: Tensor  # 1 / lengthscale, [d]
     centres_and_one: Tensor  # [d + 1, m]
@@ -197,7 +197,8 @@ class RadialSum(PathTerm):
 def as_waves(basis: Pairs | Cosines, W: Tensor, index: Tensor, origin: Tensor) -> Waves:
     """Weights `[s, c]` as amplitudes and phases; a cosine stays what it is."""
     theta, mine = basis.frequencies.mT.contiguous(), index.tolist()
-    if len(theta) > 1 and 4 * len(list(groupby(mine))) > len(mine):  # few neighbours share one: each has its own copy
+    # neighbouring paths rarely share a basis, so each path gets its own copy
+    if len(theta) > 1 and 4 * len(list(groupby(mine))) > len(mine):
         theta, mine = theta[index], list(range(len(mine)))
     if isinstance(basis, Cosines):
         phases = basis.phases[index] if basis.num_bases > 1 else basis.phases.expand(len(mine), -1)

@@ -63,7 +63,8 @@ class Products(CutBasis):
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         factors = self._factors(x)
-        slopes = [A[:, None, :, :-1].unbind(-1) for A in self.projections.unbind(1)]  # per factor, per dimension
+        # for each factor, and each dimension
+        slopes = [A[:, None, :, :-1].unbind(-1) for A in self.projections.unbind(1)]
         if self.fourier is not None:
             P = phases_at(x, self.fourier.frequencies, self.fourier.phases)
             factors.append(P.cos())

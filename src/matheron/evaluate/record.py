@@ -30,7 +30,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Value)
 R = TypeVar("R")
 
-# Which paths have these points: a run of them, one for each problem `[B]`; None: all, at shared points.
+# Which paths have these points: a slice of them, or the path of each problem `[B]`. None stands for all, at shared
+# points.
 Which = slice | Tensor | None
 
 
@@ -38,7 +39,7 @@ class PathTerm(ABC):
     """A summand of every path: a function `[s, t]` of points in the model's own space."""
 
     shared: bool = True  # whether all paths use one version of its basis
-    by_coordinate: bool = True  # whether gradients take as many numbers for each coordinate as the sums do
+    by_coordinate: bool = True  # whether gradients take, for each coordinate, as much memory as the sums
 
     @property
     @abstractmethod
@@ -94,15 +95,16 @@ class WeightedSum(PathTerm):
         s, t, c = W.shape
         if paths is not None:
             return self._sums_at_own(x, paths, gradient)
-        if self.shared:  # shared points, one basis: one problem for all
+        if self.shared:  # shared points and one basis are one problem for all paths
             return _split_rows(self.basis.sums(x, W.reshape(1, s * t, c), gradient), s, t)
-        if len(self.groups) == s:  # shared points, a basis per path: as many paths at once as stay small
+        # shared points and a basis per path: several paths at once, as long as their bases are small
+        if len(self.groups) == s:
             assert self.index is not None
             step = max(1, bases.LARGEST_BATCH // max(1, c * x.shape[1]))
             cuts = [slice(i, i + step) for i in range(0, s, step)]
             return _concatenated([self.basis.select(self.index[cut]).sums(x, W[cut], gradient) for cut in cuts])
         parts, order = [], []
-        for basis, rows, members in self.versions():  # shared points, a basis for several paths
+        for basis, rows, members in self.versions():  # shared points, and bases that are each shared by several paths
             parts.append(_split_rows(basis.sums(x, rows.reshape(1, -1, c), gradient), len(members), t))
             order += members
         out, place = _concatenated(parts), torch.tensor(order, device=x.device).argsort()
@@ -197,7 +199,7 @@ class Record:
     terms: Sequence[PathTerm]
     mean: Mean
     origin: Tensor
-    requires_grad: bool = False  # whether some of its tensors are in a graph, or wrapped: it serves one call
+    requires_grad: bool = False  # whether a tensor is in a graph, or wrapped; such a record is used for one call only
     domain: Tensor | None = None
     input_transform: Transform | None = None
     output_transform: Transform | None = None
@@ -317,7 +319,7 @@ def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) 
         return inner
     slack = 1e-6 * (domain[1] - domain[0])
     outside = ((inner < domain[0] - slack) | (inner > domain[1] + slack)).any(-1, keepdim=True)
-    if transformed():  # there are no numbers to look at yet
+    if transformed():  # inside a transform of torch.func, the values are not known yet
         return torch.where(outside, torch.nan, inner)
     if bool(outside.any()):
         box, points = domain, x
@@ -364,7 +366,8 @@ class Recorder(Generic[M, R]):
         return record
 
 
-# A tensor of a module as it was: where it is kept, its version (an inference tensor has none), and whether in a graph.
+# A tensor of a module when a record was made: where it is kept, its version (None for an inference tensor), and whether
+# it is in a graph.
 Source = tuple[dict[str, Tensor | None], str, Tensor, int | None, bool]
 
 
@@ -373,7 +376,7 @@ def _unchanged(sources: list[Source]) -> bool:
 
     A parent module that is moved moves them in place; an optimiser writes into them.
     """
-    for owner, name, tensor, version, in_graph in sources:  # a plain loop: this is in every call's way
+    for owner, name, tensor, version, in_graph in sources:  # a plain loop, because every call runs it
         if owner.get(name) is not tensor or tensor.requires_grad is not in_graph:
             return False
         if version is not None and tensor._version != version:

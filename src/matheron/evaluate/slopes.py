@@ -64,7 +64,7 @@ class CanonicalSlopes(CutBasis):
         parts = self.kernel.radial_parts(x.shape[-1])
         if parts is None or self.directions.shape[1] + len(self.left) != 1:
             return None
-        # k depends on x - z: a derivative in x is one in z with another sign.
+        # k depends on x - z only, so a derivative in x is minus the derivative in z.
         u = self.directions[:, 0] if self.directions.shape[1] else -self.left.expand(self.size, -1)
         value, gradient = None, x.new_zeros(len(W), W.shape[1], *x.shape[1:])
         for part in parts:

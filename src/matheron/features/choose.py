@@ -39,10 +39,11 @@ class Planned(NamedTuple):
 
     parts: list[Coupled]
     choices: list[Choice]
-    terms: list[Term]  # those that are left to other features
+    terms: list[Term]  # the terms that are left to other features
 
 
-# A planner says which terms of a kernel its engine takes on a domain, or None. Engines add theirs; the first is taken.
+# A planner returns the features of the terms that its engine takes on a domain, or None. Engines add their planners to
+# this list; the first answer is used.
 Planner = Callable[[Kernel, FeatureSpec, Tensor, FactoredPosterior | None, torch.Generator], Planned | None]
 PLANNERS: list[Planner] = []
 
@@ -70,7 +71,7 @@ def chosen_features(
     by_leverage = kind in ("auto", "leverage") and posterior is not None and not spec.joint
     found = [part for term in terms for part in summands(term, d)] if by_leverage else []
     if 2 * len(found) > spec.num_features:
-        found = []  # too few features for tables of their own
+        found = []  # there would be too few features for each of the tables
     chosen = [term for term in terms if any(part.term is term for part in found)]
     terms = [term for term in terms if not any(term is other for other in chosen)]
     sizes = [sum(size_of(term, reference) for term in chosen)] if chosen else []
@@ -143,7 +144,7 @@ def _bases(
         return bases, choice, not term.stationary and monomial_count(list(term.forms)) <= LARGEST_MONOMIAL_COUNT
     if kind not in RANDOM_KINDS:
         series = harmonic_series(term, input_dim, count)
-        # "auto" takes the harmonics of a kernel that repeats itself when they hold 99% of its variance.
+        # For a periodic kernel, "auto" takes the harmonics if they hold 99% of its variance.
         if series is not None and (kind in LATTICE_KINDS or series.captured >= 0.99):
             bases = harmonics(term, series, num_bases=num_bases, generator=generator)
             size = sum(b.size for b in bases)
@@ -155,7 +156,8 @@ def _bases(
                 '"sobol" or "auto"'
             )
         elliptical = isinstance(m := term.measure(input_dim), Elliptical) and getattr(m, "shift", None) is None
-        # From 16 dimensions orthogonal directions beat Sobol points (by about 10% of the kernel's error).
+        # From 16 dimensions on, the kernel's error with orthogonal directions is about 10% smaller than with Sobol
+        # points.
         kind = "orthogonal" if elliptical and input_dim >= 16 else "sobol"
     assert isinstance(kind, str)
     bases = fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator)
@@ -210,11 +212,12 @@ def _allocate(total: int, sizes: list[float]) -> list[int]:
     """
     if not sizes:
         return []
-    whole = sum(sizes) or 1.0  # zero where all terms vanish at all of the reference points
+    whole = sum(sizes) or 1.0  # the sum is zero if all terms vanish at all reference points
     sizes = [size / whole + 1 / len(sizes) for size in sizes]
     scale = total / sum(sizes)
     counts = [max(1, int(size * scale)) for size in sizes]
-    while sum(counts) > max(total, len(counts)):  # what the smallest were given, the largest gives up
+    # the smallest were rounded up to one, so the largest gives up what is too much
+    while sum(counts) > max(total, len(counts)):
         counts[counts.index(max(counts))] -= 1
     by_remainder = sorted(range(len(sizes)), key=lambda i: counts[i] - sizes[i] * scale)
     for i in by_remainder[: max(0, total - sum(counts))]:
@@ -233,6 +236,6 @@ def size_of(term: Term, reference: Tensor | None) -> float:
             if reference is None
             else reference.detach().cpu()
         )
-        x2 = torch.nn.functional.pad(x.double().square(), (0, 1), value=1.0)  # of (x, 1)
+        x2 = torch.nn.functional.pad(x.double().square(), (0, 1), value=1.0)  # the squares of (x, 1)
         size *= float(torch.stack([x2 @ c.detach().cpu() for c in term.forms]).prod(0).mean())
     return size

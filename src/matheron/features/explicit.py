@@ -13,7 +13,7 @@ from ..evaluate import Basis, Cosines, Products
 from ..kernels.base import Term
 from .features import fourier, rand
 
-# More monomials than this become as many random products as there are Fourier features.
+# If there are more monomials than this, they are replaced by as many random products as there are Fourier features.
 LARGEST_MONOMIAL_COUNT = 2048
 
 
@@ -35,10 +35,10 @@ def explicit(
         A = _random_signs(forms, count, num_bases, generator)
         return [Products(A, (term.variance.cpu() / count).sqrt(), origin)]
     cosines = as_cosines(fourier(term, input_dim, count, kind=kind, num_bases=num_bases, generator=generator))
-    if size <= max(1, count // 4):  # each monomial has several frequencies of its own
+    if size <= max(1, count // 4):  # each monomial gets several frequencies
         A, coefficients = monomials(forms)
-        # A cosine and its sine share a monomial: they need each other. A monomial has a run of the frequencies, not
-        # every size-th: every second point of a Sobol net lies in one half of the cube.
+        # A cosine and its sine must have the same monomial. Each monomial gets a run of successive frequencies, because
+        # every second point of a Sobol net lies in one half of the cube.
         run = torch.arange(count, device="cpu") // 2 * size // ((count + 1) // 2)
         share = torch.bincount(run, minlength=size)[run]  # [count]
         amplitude = (coefficients[run] * count / share).sqrt()
@@ -105,5 +105,6 @@ def _powers(form: Tensor, power: int) -> tuple[Tensor, Tensor]:
 def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: torch.Generator) -> Tensor:
     """Draw a `[g, p, count, d + 1]`, random signs times roots of coefficients, so that E (a . x)(a . x') = <x, x'>."""
     signs = torch.where(rand((num_bases, len(forms), count, len(forms[0])), generator) < 0.5, -1.0, 1.0).cpu()
-    roots = torch.stack([torch.where(c > 0, c, 1.0).sqrt() * (c > 0) for c in forms])  # a root's slope at 0 is infinite
+    # the derivative of the root is infinite at 0
+    roots = torch.stack([torch.where(c > 0, c, 1.0).sqrt() * (c > 0) for c in forms])
     return signs * roots[:, None]

@@ -26,9 +26,9 @@ from ..kernels.base import Term
 from ..models.transforms import Transform
 from ..solvers import FactoredPosterior
 
-# How random frequencies are drawn.
+# The ways to draw random frequencies.
 RANDOM_KINDS = ("cosine", "sincos", "sobol", "orthogonal")
-# Kinds that only an engine can make; and the dimensions of a lattice, at the most.
+# The kinds that only an engine can make, and the largest number of dimensions of a lattice.
 LATTICE_KINDS, LARGEST_DIM = ("lattice", "equispaced"), 3
 KINDS = ("auto", "leverage", *RANDOM_KINDS, *LATTICE_KINDS)
 
@@ -41,15 +41,15 @@ class FeatureSpec:
     maps them to the model's space.
     """
 
-    kind: str | Features = "auto"  # "auto", "leverage", ..., or a basis that is there already
+    kind: str | Features = "auto"  # "auto", "leverage", ..., or a basis that was made before
     num_features: int = 1024
     paths_per_basis: int | None = 64
     domain: Tensor | None = None  # [2, d], the box where functions will be called; float64, on the CPU
     tolerance: float = 1e-3  # the fraction of the posterior variance that may lie beyond a lattice's modes
     where: Tensor | None = None  # [r, d], points like those where functions will be called; float64, on the CPU
     num_paths: int = 1
-    joint: bool = False  # all terms on one lattice, on which data are solved for
-    largest_lattice: int | None = None  # modes beyond which no such lattice is made
+    joint: bool = False  # all terms on one lattice, on which the data are solved for too
+    largest_lattice: int | None = None  # the largest number of modes of such a lattice
 
     @property
     def num_bases(self) -> int:
@@ -69,7 +69,7 @@ class FeatureSpec:
                 where = transform(where).detach()
             if domain is not None:
                 lower, upper = transform.image(domain).detach()
-                flat = 0.5 * (upper <= lower)  # a column that is constant
+                flat = 0.5 * (upper <= lower)  # half a unit on both sides of a constant column
                 domain = torch.stack([lower - flat, upper + flat])
         if data is not None and domain is not None:
             lower, upper = data.detach().double().cpu().aminmax(dim=0)
@@ -129,10 +129,10 @@ class Choice(NamedTuple):
 
     kind: str
     num_features: int | None = None
-    products: bool = False  # frequencies times linear forms
-    left_out: float | None = None  # the share of the variance that has no features
-    error: float | None = None  # the largest difference from the kernel on the domain, in variances
-    modes: Sequence[int] | None = None  # of a lattice, per dimension
+    products: bool = False  # whether frequencies are multiplied by linear forms
+    left_out: float | None = None  # the fraction of the variance that has no features
+    error: float | None = None  # the largest difference from the kernel on the domain, relative to the variance
+    modes: Sequence[int] | None = None  # the modes of a lattice, per dimension
 
     def is_sound(self) -> bool:
         """Whether every field has its type. In a file that was loaded it may not."""
@@ -161,8 +161,8 @@ class Choice(NamedTuple):
         return f"{self.num_features} {'products with ' * self.products}{how.get(self.kind, self.kind)}"
 
 
-# What a basis is in the prior: a lattice's modes; functions that have their part of the kernel exactly; random
-# frequencies beyond the modes of a lattice; or random functions of some terms, of which more would be needed.
+# The roles of a basis in the prior: the modes of a lattice; functions that represent their part of the kernel exactly;
+# random frequencies beyond the modes of a lattice; and random functions, which approximate some terms of the kernel.
 LATTICE, EXACT, BEYOND, RANDOM = ROLES = ("lattice", "exact", "beyond", "random")
 
 
@@ -229,7 +229,7 @@ class Features(Value):
     blocks: Parts[Block]
 
     def restore(self) -> None:
-        self.choices = tuple(Choice(*choice) for choice in self.choices)  # lists, in a file
+        self.choices = tuple(Choice(*choice) for choice in self.choices)  # in a file, they are lists
 
     def with_blocks(self, blocks: Sequence[Block]) -> Features:
         """Replace the blocks, and keep the record, the origin and the domain."""
@@ -265,7 +265,7 @@ class Features(Value):
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate Phi, the features at points x: `[n, d] -> [g, n, ell]`, for each of g bases."""
         x = (x - self.origin)[None]
-        blocks = [x[..., :0]]  # a kernel that is zero has no features
+        blocks = [x[..., :0]]  # a zero kernel has no features
         blocks += [basis.values(x) * basis.scales()[:, None] for basis in self.bases]
         return torch.cat([b.expand(self.num_bases, -1, -1) for b in blocks], dim=-1)
 
@@ -281,7 +281,8 @@ class Coupled(NamedTuple):
     role: str
 
     def block(self, num_outputs: int) -> Block:
-        # A file's tensors are in memory of their own: so that loaded paths have the same values, these are, too.
+        # Tensors that are loaded from a file have memory of their own. Tensors of this basis get it too, so that loaded
+        # paths have exactly the same values.
         basis = self.basis.mapped(in_own_memory) if isinstance(self.basis, Pairs | Cosines) else self.basis
         return Block(basis, root_of(self.coupling, num_outputs), self.role)
 
@@ -330,7 +331,7 @@ def fourier(
     """
     singles = count if kind == "cosine" else count % 2
     pairs = (count - singles) // 2
-    device = term.variance.device  # the kernel's, which need not be the generator's
+    device = term.variance.device  # the kernel's device, which can differ from the generator's
     measure, g = term.measure(input_dim), num_bases
     if kind == "orthogonal":
         from .quasi_random import stratified_frequencies
@@ -342,7 +343,8 @@ def fourier(
         shape = (g, pairs + singles, measure.num_uniforms)
         U = (sobol(*shape, generator) if kind == "sobol" else rand(shape, generator)).to(device)
         theta, importance = measure.frequencies(U), measure.importance(U)
-    variance = term.variance if importance is None else term.variance * importance  # weights of one, with gradients
+    # weights of value one, with gradients
+    variance = term.variance if importance is None else term.variance * importance
     amplitude = (2 / count * variance).sqrt().expand(theta.shape[:2])  # [g, f]
     bases: list[Basis] = []
     if pairs:
@@ -385,16 +387,17 @@ def make_features(
     if data is None and posterior is not None:
         data = posterior.sites.points
     reference = None if data is None or not len(data) else data.detach()
-    if origin is None and reference is not None:  # whole where all of a column is: numbers of nodes stay whole about it
+    # If all values of a column are whole numbers, so is its origin: differences of nodes are then whole numbers too.
+    if origin is None and reference is not None:
         X = reference.double().cpu()
         mean = X.mean(0)
         origin = torch.where((X == X.round()).all(0), mean.round(), mean)
     elif origin is None:
         origin = torch.zeros(like.shape[1], dtype=torch.float64, device="cpu")
-    kernel = kernel.to("cpu")  # where terms of all kinds meet; a model's kernel may be on a GPU
+    kernel = kernel.to("cpu")  # a model's kernel can be on a GPU; features are chosen on the CPU
     features = _random_features(kernel, spec, origin, generator)
     if features is None:
-        from .choose import chosen_features  # which has engines for terms of other kinds
+        from .choose import chosen_features  # that module imports this one
 
         features = chosen_features(kernel, spec, generator, origin, reference, posterior)
     return features.to(like.device, like.dtype)

@@ -23,8 +23,8 @@ class Series(NamedTuple):
     theta: Tensor
     mass: Tensor
     kept: int
-    tail: int  # random features for the rest
-    captured: float  # the share of the prior's variance in what is kept
+    tail: int  # the number of random features for the frequencies that are not kept
+    captured: float  # the fraction of the prior variance that the kept frequencies have
 
 
 def harmonic_series(

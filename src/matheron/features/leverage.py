@@ -66,17 +66,17 @@ from .residuals import Reference
 class Leverage:
     """Settings of leverage, chosen by `benchmarks/leverage.py`."""
 
-    num_pilot: int = 256  # pilot waves; several tables share half as many again
-    num_runs: int = 21  # of neighbouring log radii, over which the leverage of pilot waves is averaged
-    num_shells: int = 512  # in a table
-    num_atoms: int = 24  # of a summand, with tables of their own; further atoms share these
-    largest_products: int = 32  # monomials of a term; a term with more has no leverage
+    num_pilot: int = 256  # pilot waves; if there are several tables, they share 1.5 times as many
+    num_runs: int = 21  # the number of neighbouring log radii over which the leverage of pilot waves is averaged
+    num_shells: int = 512  # the number of shells in a table
+    num_atoms: int = 24  # the atoms of a summand that have their own tables; further atoms share these
+    largest_products: int = 32  # terms with more monomials than this have no leverage
     far: float = 1.2  # the bound on int S^2 / q, the squared error far from the data relative to that with q = S
-    far_in_one_dim: float = 1.5  # weighted frequencies are more even there
-    far_of_many: float = 2.5  # for `many_bases` bases and more, whose errors average out
+    far_in_one_dim: float = 1.5  # in one dimension, weighted frequencies are more even
+    far_of_many: float = 2.5  # with `many_bases` bases or more, whose errors average out
     many_bases: int = 4
-    far_given: float = 4.0  # where `domain` or `where` is given: no point is far
-    smallest_gain: float = 1.05  # S itself is taken where the expected gain is less
+    far_given: float = 4.0  # with `domain` or `where`, no point is far from the data
+    smallest_gain: float = 1.05  # if the expected gain is less than this, S itself is used
 
     def bound(self, spec: FeatureSpec, one_dim: bool) -> float:
         """The bound on int S^2 / q for a spec, and for frequencies that are all one-dimensional or not."""
@@ -103,7 +103,7 @@ class RadialShells:
     """The law of t = log |theta / scale| of an elliptical measure, cut into shells of equal width."""
 
     measure: Elliptical
-    low: float  # where the first begins
+    low: float  # where the first shell begins
     step: float
     middles: np.ndarray  # [c]
     masses: np.ndarray  # [c]
@@ -119,7 +119,7 @@ def cut(profile: Profile, count: int) -> RadialShells:
     low, high = float(inside[0]), float(inside[-1]) + 0.5
     step = (high - low) / count
     middles = low + step * (torch.arange(count, dtype=torch.float64, device="cpu") + 0.5)
-    # A density that oscillates is averaged over several points of each shell.
+    # An oscillating density is averaged over several points of each shell.
     within = step * ((torch.arange(measure.waves, dtype=torch.float64, device="cpu") + 0.5) / measure.waves - 0.5)
     masses = measure.log_density_of_radius(middles[:, None] + within).exp().mean(1)
     return RadialShells(measure, low, step, as_numpy(middles), as_numpy(masses / masses.sum()))
@@ -138,7 +138,7 @@ class RadialFactor:
     def __init__(self, measure: Elliptical, frame: Tensor | None, half: bool, num_shells: int) -> None:
         self.measure, self.frame, self.half, self.num_uniforms = measure, frame, half, measure.input_dim
         with outside():
-            fixed = copy(measure)  # without a graph: what the choice of q depends on
+            fixed = copy(measure)  # without a graph, because the choice of q is not differentiated
             vars(fixed).update({k: plain(v) for k, v in vars(measure).items() if isinstance(v, Tensor)})
         self.scale, key = fixed.scale, fixed.shape
         tabulated = cut if key is not None else cut.__wrapped__
@@ -175,7 +175,8 @@ def directed(U: Tensor, half: bool) -> tuple[Tensor, Tensor]:
         return U[..., 0], torch.stack([angle.cos(), angle.sin()], dim=-1)
     z = torch.special.ndtri(U)
     squared = z.square().sum(-1)
-    u = torch.special.gammainc(torch.full_like(squared, p / 2), squared / 2)  # of a chi-squared variable
+    # the distribution function of a chi-squared variable
+    u = torch.special.gammainc(torch.full_like(squared, p / 2), squared / 2)
     return u, z / squared.sqrt()[..., None]
 
 
@@ -283,7 +284,7 @@ class Summand:
             places = [even(num_bases, count, p[0], generator)]
         else:
             net = sobol(num_bases, count, max(1, sum(p) - 1), generator).cpu()
-            if sum(p) > 1:  # a Hammersley net: its first column is at equal steps
+            if sum(p) > 1:  # a Hammersley net, whose first column has equal steps
                 first = (torch.arange(count, device="cpu") + rand((num_bases, 1), generator).cpu()) / count
                 net = torch.cat([first[..., None], net], -1)
             U = net.split(p, -1)
@@ -314,7 +315,7 @@ def summands(term: Term, input_dim: int, settings: Leverage = Leverage()) -> lis
     for weight, radial, discrete in components(term.measure(input_dim)) or []:
         atoms, mass, each = coefficients.new_zeros(1, input_dim), coefficients, products
         if discrete is not None:
-            # Of each pair +-theta one is enough, with the mass of both.
+            # One of each pair +-theta is enough, with the mass of both.
             sign, (atoms, mass) = leading_signs(discrete[0]), discrete
             some = (sign >= 0) & (mass.detach() > 1e-14 * mass.detach().max())
             atoms, mass = atoms[some], torch.where(sign != 0, 2 * mass, mass)[some]
@@ -337,7 +338,8 @@ def set_tables(
     """Set the tables of summands by the leverage of their pilot waves, all of which are evaluated together."""
     d, t, num = len(origin), posterior.kernel.num_outputs, settings.num_pilot
     variances = [float(plain(s.variance)) for s in found]
-    # The posterior variance is hardly less than this share of the prior's. A power of ten, for the sake of caches.
+    # A lower bound on the posterior variance relative to the prior's, for data with this noise. It is rounded to a
+    # power of ten, so that cached tables can be used again.
     least = float(plain(posterior.noise).min()) / (len(posterior.sites) * max(sum(variances), 1e-300))
     least = 10.0 ** math.floor(math.log10(max(least, 1e-10)))
     num_atoms = [min(len(s.mass), settings.num_atoms if s.radial else num) for s in found]
@@ -355,7 +357,7 @@ def set_tables(
         products = torch.cat([own[p.chosen].repeat_interleave(len(p.theta) // len(p.chosen), 0) for own, p in each])
     stacked = [plain(R).expand(length, t, t) for R, length in zip(roots, lengths, strict=True) if R is not None]
     powers = reference.wave_power(theta, products, torch.cat(stacked) if stacked else None, origin)  # [r, sum of m k]
-    shares = [  # of each wave in the prior's variance, [m k]
+    shares = [  # the fraction of the prior variance that each wave has, [m k]
         v * np.outer(np.bincount(p.near, as_numpy(s.mass)), p.ratios.prod(0) / p.ratios.shape[1]).ravel()
         for s, p, v in zip(found, pilots, variances, strict=True)
     ]
@@ -374,7 +376,7 @@ def tabulated(s: Summand, p: Pilot, lev: np.ndarray, x: Tensor, settings: Levera
     if s.products.shape[1]:
         squares = torch.nn.functional.pad(x.cpu(), (0, 1), value=1.0).square()
         sizes = mass * as_numpy(squares[:, s.products].prod(-1).mean(0))
-    cells = 0.5 * sizes / max(sizes.sum(), 1e-300) + 0.5 / len(sizes)  # the atoms' shares without leverage
+    cells = 0.5 * sizes / max(sizes.sum(), 1e-300) + 0.5 / len(sizes)  # the shares of the atoms without leverage
     table = LeverageTable(size=float(sizes.sum()))
     for i in range(max(1, len(s.radial))):
         level, masses = lev if i == 0 else (np.bincount(p.near, mass) @ lev)[None], np.ones(1)
@@ -384,7 +386,7 @@ def tabulated(s: Summand, p: Pilot, lev: np.ndarray, x: Tensor, settings: Levera
             masses = shells.masses
         if i == 0:
             level, masses = level[p.near] * (mass / cells)[:, None], cells[:, None] * masses
-        table.left = max(float((level * masses).sum()), 1e-300)  # the same for all, but for the smoothing
+        table.left = max(float((level * masses).sum()), 1e-300)  # equal for all factors, up to the smoothing
         table.masses.append(masses.ravel())
         table.levels.append(level.ravel() / table.left)
     return table
@@ -434,7 +436,7 @@ def propose(tables: Sequence[LeverageTable], bound: float, smallest_gain: float)
 
     values = np.logspace(-2, 4, 37)
     first, last = 0, len(values) - 1
-    while first < last:  # errors far from the data fall as b grows
+    while first < last:  # bisection: the error far from the data decreases as b grows
         middle = (first + last) // 2
         first, last = (first, middle) if errors(values[middle])[1] <= bound else (middle + 1, last)
     shares, far, near = errors(values[first])
@@ -496,7 +498,7 @@ def leverage(
         origin: the point `[d]` about which phases are taken.
         posterior: the posterior that leverage is given.
     """
-    exact = [s for s in found if not s.radial]  # where atoms are few, all are taken
+    exact = [s for s in found if not s.radial]  # a discrete measure with few atoms gets all of them, which is exact
     size = 2 * sum(len(s.mass) for s in exact)
     exact, size = (exact, size) if 2 * size <= count else ([], 0)
     drawn = [_features(s, s.atoms[None], np.arange(len(s.mass))[None], s.mass[None], origin) for s in exact]
@@ -507,7 +509,7 @@ def leverage(
         propose([s.table for s in rest], settings.bound(spec, one_dim), settings.smallest_gain)
         if spec.domain is None and spec.where is None:
             for s in (s for s in rest if s.products.shape[1]):
-                # Far from the data any monomial may be most of the variance: half of the waves are shared evenly.
+                # Far from the data, any monomial can have most of the variance. Half of the waves are shared equally.
                 q = s.table.proposal[0].reshape(len(s.mass), -1)
                 q *= 0.5 + 0.5 / (len(q) * np.maximum(q.sum(1, keepdims=True), 1e-300))
         numbers = whole_numbers((count - size) // 2, np.array([s.table.share for s in rest]))
@@ -547,7 +549,7 @@ def even(num_bases: int, count: int, dim: int, generator: torch.Generator) -> tu
     """Draw stratified uniforms `[g, count]` for radii, and directions `[g, count, dim]` that are even at all radii."""
     sizes, low, width = strata(count)
     u = rand((num_bases, count), generator).cpu()
-    # A rotation of each set, for each basis.
+    # Each basis has its own random rotation of each set.
     Q = orthogonal(normals((len(sizes), num_bases, dim, dim), generator).cpu())
     directions = [near_design(size, dim) @ rotation for size, rotation in zip(sizes, Q, strict=True)]
     return torch.addcmul(low, width, u).clamp_(2**-54, 1 - 2**-53), torch.cat(directions, 1)
@@ -587,7 +589,8 @@ def near_design(size: int, dim: int) -> Tensor:
     for step in range(30):
         C = u @ u.mT
         C2 = C.square()
-        slope = (C2 * factors[2]).add_(factors[1]).mul_(C2).add_(factors[0]).mul_(C).mul_(near)  # of the potential
+        # the derivative of the potential
+        slope = (C2 * factors[2]).add_(factors[1]).mul_(C2).add_(factors[0]).mul_(C).mul_(near)
         pull = slope @ u
         pull -= (pull * u).sum(1, keepdim=True) * u
         pull *= 0.15 * (1 - step / 30) / pull.norm(dim=1).mean().clamp_min(1e-300)

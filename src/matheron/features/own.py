@@ -23,7 +23,7 @@ from .leverage import Leverage, resampled
 from .residuals import Reference
 
 FeatureMap = Callable[[Tensor], Tensor]
-# The least number of Fourier features that multiply each feature of a finite kernel.
+# The smallest number of Fourier features that multiply each feature of a finite kernel.
 _FEWEST = 64
 
 
@@ -56,7 +56,8 @@ class MappedBasis(Basis):
         return self.amplitudes
 
     def values(self, x: Tensor) -> Tensor:
-        x = x + self.origin  # points are given about the origin, but the map needs them as they are
+        # features are functions of points relative to the origin, but the map needs the points themselves
+        x = x + self.origin
         if len(self.maps) == 1:
             return self.maps[0](x.reshape(-1, x.shape[-1])).unflatten(0, x.shape[:-1])
         return torch.stack([phi(at) for phi, at in zip(self.maps, x.expand(len(self.maps), -1, -1), strict=True)])
@@ -250,7 +251,7 @@ def _of_product(
             waves = _waves(one, len(origin), each + each % 2, generator) if term.stationary else []
             found.append(ProductFeatures(drawn, waves, origin))
             continue
-        pairs = -(-count // 2) if term.stationary else count  # a cosine and its sine share a product
+        pairs = -(-count // 2) if term.stationary else count  # a cosine and its sine have the same product
         sampled = [_sampled(size, pairs, generator) for size in sizes]
         columns = torch.stack([columns for columns, _ in sampled])  # [j, pairs]
         weights = torch.stack([p for _, p in sampled]).prod(0).rsqrt()

@@ -21,7 +21,7 @@ def sobol(num_bases: int, count: int, dims: int, generator: torch.Generator) -> 
     """
     if dims == 0:
         return torch.zeros(num_bases, count, 0, dtype=torch.float64, device=generator.device)
-    small = count * dims <= 1 << 16  # a net that is kept
+    small = count * dims <= 1 << 16  # small nets are cached
     net = (_plain_net if small else _plain_net.__wrapped__)(count, dims).to(generator.device)
     shift = torch.randint(2**SobolEngine.MAXBIT, (num_bases, 1, dims), generator=generator, device=generator.device)
     return (net ^ shift).double().add_(0.5).div_(2**SobolEngine.MAXBIT)

@@ -47,7 +47,7 @@ def posterior_scale(
         for B, k in kernel.owned().to("cpu", torch.float64).coupled()
     ]
     X, noise = X.detach().double().cpu(), noise.detach().double().cpu().expand(len(X))
-    generator = torch.Generator().manual_seed(0x1A771CE)  # not one that data may have been made with
+    generator = torch.Generator().manual_seed(0x1A771CE)  # a fixed seed that the user's data are unlikely to have
     lower, upper = X.aminmax(dim=0)
     places = lower + (upper - lower) * torch.rand(
         num_places, X.shape[1], generator=generator, dtype=torch.float64, device="cpu"
@@ -55,7 +55,7 @@ def posterior_scale(
     if onto is not None:
         places = onto(places)
     scale = (upper - lower).clamp_min(1e-300)
-    # The datum that a place is, and is not given.
+    # For each place, the datum at the same position, which is then not given as data; -1 if there is none.
     own = torch.full((num_places,), 0 if len(X) == 1 else -1, device="cpu")
     if at_data:
         chosen = torch.randint(len(X), (num_places,), generator=generator, device="cpu")
@@ -77,7 +77,7 @@ def posterior_scale(
 
 def nearest(places: Tensor, X: Tensor, k: int) -> Tensor:
     """Find the indices `[p, k]` of the k points of X `[n, d]` that are nearest to each of some places `[p, d]`."""
-    some = places.split(max(1, (1 << 23) // len(X)))  # distances that are in memory at once
+    some = places.split(max(1, (1 << 23) // len(X)))  # limits how many distances are in memory at once
     return torch.cat([torch.cdist(part, X).topk(k, largest=False).indices for part in some])
 
 
@@ -128,7 +128,7 @@ class Reference:
             G, noise = solved(plain(state.L), K_Xx.to(state.L)), noise + state.jitter
         self.sites = concatenated(self.at_x, sites)  # r + n of them
         self.noise_variance = as_numpy(noise @ G.double().square())  # noise |G|^2, [r]
-        # Rounding adds about eps^2 |G|^2 to the square of a residual. With noise, that is less than noise |G|^2.
+        # Rounding adds about eps^2 |G|^2 to the square of a residual. That is less than noise |G|^2 if there is noise.
         variance = float(coupled_diagonal(kernel, self.at_x).max())
         noisy = isinstance(sites, Sites) and float(noise.min()) > 1e-9 * variance
         self.G = G.float() if noisy else G
@@ -152,10 +152,11 @@ class Reference:
 
         def waves_at(x: Tensor) -> Tensor:
             turns = (x - plain(origin).to(x)) @ (theta.mT / (2 * math.pi))
-            P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would take the digits of float32
+            P = turns.frac_().mul_(2 * math.pi).to(self.G)  # large phases would lose digits in float32
             return torch.cat([P.cos(), P.sin()], dim=1)
 
-        if products is None and roots is None and isinstance(self.sites, Functionals):  # derivatives in closed form
+        # derivatives of waves have closed forms
+        if products is None and roots is None and isinstance(self.sites, Functionals):
             power = self.residual_power(self.sites.of_waves(waves_at, theta))
             return as_numpy(power.unflatten(1, (2, -1)).sum(1).double())
         columns = [None] if roots is None else [R for R in roots.to(self.G).unbind(-1) if bool(R.any())]
@@ -188,7 +189,7 @@ def reference_points(
     n, d = X.shape
     if where is not None and len(where):
         count = min(len(where), count)
-        return where[torch.arange(count, device="cpu") * len(where) // count]  # spread evenly
+        return where[torch.arange(count, device="cpu") * len(where) // count]  # evenly spaced
     near = count // (4 if domain is not None else 2)
     points = fixed_net(count, d)
     if domain is None:
@@ -199,15 +200,15 @@ def reference_points(
         low, size = domain[0], domain[1] - domain[0]
     inside = low + size * points[near:]
     number = torch.arange(near, device="cpu")
-    which = number % min(n, near) * n // min(n, near)  # spread evenly
+    which = number % min(n, near) * n // min(n, near)  # evenly spaced
     some = X[which]
     if n == 1:
         return torch.cat([inside, some + lengths * (2 * points[:near] - 1)])
     scaled = X / size
     neighbours = torch.cdist(scaled[which], scaled).topk(min(n, 2 * d + 1), largest=False).indices
     other = X[neighbours[number, 1 + number % (neighbours.shape[1] - 1)]]
-    # The distance from a datum, as a share of that to its neighbour: a quarter of the points are in the middle, and the
-    # logarithms of the other distances are even.
+    # The distance from a datum, relative to the distance between it and its neighbour. A quarter of the points lie in
+    # the middle, and the logarithms of the other distances are evenly spaced.
     u = points[:near, :1]
     between = torch.where((number % 4 == 0)[:, None], 0.2 + 0.6 * u, 0.5 * (1 / 3000) ** (1 - u))
     return torch.cat([inside, some + between * (other - some)])

@@ -93,17 +93,18 @@ class SphericalHarmonics(Basis):
         t, cos, sin = self._angles(x)
         first = rows = torch.arange(len(x), device=x.device)
         if not (x.requires_grad and torch.is_grad_enabled()):
-            _, rows = torch.unique((t / 1e-12).round(), return_inverse=True)  # each point's parallel, up to rounding
+            # the latitude of each point, up to rounding
+            _, rows = torch.unique((t / 1e-12).round(), return_inverse=True)
             first = rows.new_empty(int(rows.max()) + 1).scatter_(0, rows, torch.arange(len(x), device=x.device))
         order = rows.argsort(stable=True)
         ends = torch.bincount(rows, minlength=len(first)).cumsum(0).tolist()
         C = W.double().unflatten(-1, (self.degree + 1, -1)).permute(1, 2, 0)  # [i, j, r]
         waves = torch.cat([cos, sin[:, 1:]], dim=1)  # [n, 2 degree + 1]
         parts, L = [], self.degree
-        step = max(1, (1 << 23) // self.size)  # latitudes whose Legendre functions are in memory at once
+        step = max(1, (1 << 23) // self.size)  # the number of latitudes whose Legendre functions are in memory at once
         for start in range(0, len(first), step):
             P = self._legendre(t[first[start : start + step]])  # [l, m, rows]
-            cosines = [P[m:, m].mT @ C[m, m:] for m in range(L + 1)]  # of [rows, r]
+            cosines = [P[m:, m].mT @ C[m, m:] for m in range(L + 1)]  # each is [rows, r]
             sines = [P[m:, m].mT @ C[L + 1 - m, : L + 1 - m] for m in range(1, L + 1)]
             sums = torch.stack(cosines + sines, dim=1)  # [rows, 2 degree + 1, r]
             for row, of_row in enumerate(sums, start):
@@ -126,9 +127,10 @@ class SphericalHarmonics(Basis):
         s = (1 - t.square()).clamp_min(0).sqrt()
         before = last = t.new_zeros(0, len(t))
         top = t.new_full((1, len(t)), 1 / math.sqrt(4 * math.pi))  # P_ll
-        for n in range(L + 1):  # the degree
+        for n in range(L + 1):  # n is the degree
             if n:
-                top = top * s * math.sqrt((2 * n + 1) / (2 * n if n > 1 else 1))  # orders from 1 on have sqrt(2)
+                # orders above zero have a factor sqrt(2)
+                top = top * s * math.sqrt((2 * n + 1) / (2 * n if n > 1 else 1))
             here = t * last  # [n, points]
             if n > 1:
                 b = (((n - 1) ** 2 - m[: n - 1].square()) / (4 * (n - 1) ** 2 - 1)).sqrt()

@@ -59,9 +59,9 @@ class State(ABC):
 
     solver: Solver
     operator: Operator
-    # The number that was added to the diagonal for the factorisation. It counts as noise in a path.
+    # The number that the factorisation added to the diagonal. It counts as noise in a path.
     jitter: float = 0.0
-    # A bound on the largest eigenvalue of K + diag(noise), where one is known.
+    # An upper bound on the largest eigenvalue of K + diag(noise), or None.
     largest: float = math.inf
 
     def solve(self, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
@@ -99,7 +99,7 @@ class Solver(ABC, Generic[S]):
 
     shorthand: ClassVar[str | None] = None  # the name for `draw(..., solver=shorthand)`, with default settings
     for_centres: ClassVar[bool] = True  # whether it solves for weights of k(., X), by `init` and `solve`
-    mixed: ClassVar[bool] = False  # whether b, and then x, may be in float64 while the operator is in float32
+    mixed: ClassVar[bool] = False  # whether b and the solution may be float64 although the operator is float32
 
     @abstractmethod
     def init(self, operator: Operator) -> S:
@@ -136,7 +136,7 @@ class FactoredPosterior:
     kernel: Kernel
     sites: Observed  # the centres, m of them
     noise: Tensor  # [m]
-    state: State | None  # None where it is not factored: a choice of frequencies then uses some of the centres
+    state: State | None  # None if the covariance is not factored: then frequencies are chosen from some of the centres
 
     def solve(self, b: Tensor) -> Tensor:
         """(K + diag(noise))^-1 b for b `[m, r]`."""
@@ -168,7 +168,8 @@ class Auto(Solver[State]):
 
     def choose(self, operator: Operator) -> Solver:
         """The solver for this operator. It depends on n, dtype, noise and device only, so that runs can be repeated."""
-        from .block_descent import BlockDescent  # which are solvers themselves
+        # these modules define subclasses of Solver, so this one cannot import them first
+        from .block_descent import BlockDescent
         from .cholesky import Cholesky, working_dtype
         from .pcg import PCG
         from .preconditioner import largest_rank
@@ -200,7 +201,7 @@ def as_solver(solver: str | Solver, progress: bool = False) -> Solver:
         if progress and is_dataclass(solver) and any(field.name == "progress" for field in fields(solver)):
             return replace(solver, progress=True)
         return solver
-    load_engines()  # some have solvers
+    load_engines()  # some engines define solvers
     named = {kind.shorthand: kind for kind in Solver.__subclasses__() if kind.shorthand is not None}
     if solver not in named:
         raise ValueError(

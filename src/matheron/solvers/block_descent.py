@@ -78,7 +78,8 @@ class BlockDescent(Solver["BlockState"]):
         best, error = start, errors(operator.residual(wide, start))
         epoch, in_vain = 0, 0
         with progress_bar(self.progress, "block descent", self.tolerance) as report, warnings.catch_warnings():
-            warnings.simplefilter("ignore", JitterWarning)  # a block's jitter makes its step shorter, and no noise
+            # jitter shortens the step of a block, but is no noise of the path
+            warnings.simplefilter("ignore", JitterWarning)
             while epoch < self.max_epochs and bool((error > self.tolerance).any()):
                 for _ in range(self.look_every):
                     order = torch.randperm(n, generator=generator, device="cpu").to(b.device)
@@ -90,7 +91,8 @@ class BlockDescent(Solver["BlockState"]):
                 in_vain = 0 if bool((better & (error > self.tolerance)).any()) else in_vain + 1
                 best, error = torch.where(better, x, best), torch.where(better, new, error)
                 report(epoch, float(error.max()))
-                if in_vain == self.patience and b.dtype != torch.float64:  # rounding of float32 products is the limit
+                # the limit is the rounding error of float32 products
+                if in_vain == self.patience and b.dtype != torch.float64:
                     b, best = wide, best.double()
                     x, v, z = best, best.clone(), best.clone()
         return best.to(dtype), self._stats(operator, wide, best, error, size, epoch)

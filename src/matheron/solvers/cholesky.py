@@ -88,11 +88,11 @@ class Cholesky(Solver[CholeskyState]):
             L, jitter = safe_cholesky(K + noise.diag_embed(), name, magnitude)
             return CholeskyState(self, operator, L, jitter, largest)
         made = [K]
-        del K  # whose memory goes to the factor, or to a second attempt
+        del K  # its memory is used for the factor, or freed for a second attempt
 
         def attempt(jitter: float) -> tuple[Tensor, Tensor]:
             """Factor in place, in the memory of a matrix that is made anew for each attempt."""
-            K = (made.pop() if made else operator.dense(noise.dtype)).mT  # columns lie as LAPACK has them
+            K = (made.pop() if made else operator.dense(noise.dtype)).mT  # column-major, as LAPACK requires
             K.diagonal().add_(noise)
             K.diagonal().add_(jitter)
             info = torch.empty((), dtype=torch.int32, device=K.device)
@@ -136,13 +136,13 @@ def _in_enough_digits(operator: Operator, trace: float, num_rows: int = 16) -> t
     if working_dtype(operator, trace) == operator.dtype:
         return operator.dense(), trace
     some, noise = slice(None, None, -(-operator.size // num_rows)), float(operator.noise.max())
-    typical = float(operator.rows(some).abs().sum(1).square().mean().sqrt())  # |K 1| / |1|, about
+    typical = float(operator.rows(some).abs().sum(1).square().mean().sqrt())  # about |K 1| / |1|
     if working_dtype(operator, typical) == operator.dtype:
         K = operator.dense()
         largest = largest_eigenvalue(K) + noise
         if working_dtype(operator, largest) == operator.dtype:
             return K, largest
-        del K  # before there is a second matrix
+        del K  # so that there is only one matrix in memory
     return operator.dense(torch.float64), trace
 
 
@@ -151,7 +151,8 @@ def largest_eigenvalue(K: Tensor) -> float:
 
     As a rule it is less than a tenth above the eigenvalue, where the largest of the sums is half above it.
     """
-    u = torch.cat([rows.abs().sum(1) for rows in K.split(64)])  # whose copies fit a cache
+    # pieces of 64 rows, whose temporary copies fit in a cache
+    u = torch.cat([rows.abs().sum(1) for rows in K.split(64)])
     u.clamp_min_(torch.finfo(u.dtype).tiny)
     return float((torch.cat([rows.abs() @ u for rows in K.split(64)]) / u).max())
 
@@ -199,7 +200,7 @@ def _with_jitter(
                     stacklevel=level_outside(),
                 )
             return L, jitter
-        del L  # before the next one is made
+        del L  # so that there is only one factor in memory
         jitter = scale * 10.0 ** (power + 1)
     raise ValueError(
         f"{name} is not positive definite even with a jitter of {jitter / 10:.1e}: check the kernel and data"

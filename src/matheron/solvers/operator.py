@@ -113,8 +113,8 @@ def memory_of(device: torch.device, on_cpu: int, share_of_gpu: float) -> int:
     return int(share_of_gpu * torch.cuda.get_device_properties(device).total_memory)
 
 
-# The side of a square block of the matrix: on a CPU what a cache holds beside the kernel's temporaries. With 4,000 data
-# in four dimensions (Matern-5/2, one thread) half of it takes 5% longer, and twice 8%.
+# The side of a square block of the matrix. On a CPU, a block fits in a cache together with the kernel's temporaries:
+# with 4,000 data in four dimensions (Matern-5/2, one thread), half of it takes 5% longer and twice 8%.
 _SIDE = {"cpu": 512, "cuda": 4096}
 
 
@@ -130,7 +130,7 @@ def covariance(kernel: Kernel, sites: Observed) -> Tensor:
     X = sites.points
     side = _SIDE.get(X.device.type, 512)
     n = len(sites)
-    if n <= side:  # a block is all of it; a constant's is one number, expanded
+    if n <= side:  # one block is the whole matrix; the clone is for constant kernels, which return one number, expanded
         return coupled_covariance(kernel, sites, sites).clone(memory_format=torch.contiguous_format)
     if torch.is_grad_enabled() and coupled_covariance(kernel, one := sites[:1], one).requires_grad:
         return coupled_covariance(kernel, sites, sites)
@@ -160,10 +160,10 @@ def symmetric_blocks(kernel: Kernel, sites: Observed, side: int) -> Iterator[tup
                     yield rows, columns, coupled_covariance(kernel, some[i], some[j])
 
 
-# KernelOperator: k(X, X) + diag(noise), whose products are the evaluators' weighted sums.
+# KernelOperator: k(X, X) + diag(noise). Its products are weighted sums, which the evaluators compute.
 
 
-# The same for products: with 16 columns half of it takes as long, and twice 8% more.
+# The side of a block in products: with 16 columns, half of it takes as long and twice 8% longer.
 _PRODUCT_SIDE = {"cpu": 512, "cuda": 8192}
 
 

@@ -19,10 +19,10 @@ from .operator import KernelOperator, Operator
 from .preconditioner import LowRank, default_rank
 from .processes import Group, Processes
 
-# One run of the recursion lowers residuals by this much at the most before it starts again from the true residual:
-# beyond that the recursion's own residual is no longer the true one.
+# One run of the recursion reduces residuals at most by these factors, before it starts again from the true residual.
+# Beyond them, the residual of the recursion differs from the true one.
 _REACH = {torch.float32: 1e-4, torch.float64: 1e-9}
-# From this many data on a product on a GPU takes longer than to compile one of fewer columns.
+# From this many data on, a product on a GPU takes longer than compiling one for fewer columns.
 _LARGE_ON_GPU = 1 << 18
 
 
@@ -189,10 +189,11 @@ class _Solve:
         while self.iterations < left and bool((errors > tolerance).any()):
             open_ = (errors > tolerance).nonzero()[:, 0]
             step = self._descend(residual[:, open_].to(work), _REACH[work])
-            trial_x = (x[:, open_] + step).to(self.dtype).double()  # what is returned, and judged
+            # the solution in the dtype that is returned is the one whose error counts
+            trial_x = (x[:, open_] + step).to(self.dtype).double()
             trial = self.operator.residual(self.b[:, open_], trial_x)
             trial_errors = self.errors(trial)
-            better = trial_errors < errors[open_]  # what is not a number is not better
+            better = trial_errors < errors[open_]  # NaN is not better
             x[:, open_] = torch.where(better, trial_x, x[:, open_])
             residual = residual.index_copy(1, open_, torch.where(better, trial, residual[:, open_]))
             progress = (trial_errors < 0.5 * errors[open_]) | (trial_errors <= tolerance)
@@ -200,7 +201,7 @@ class _Solve:
             if not bool(progress.any()):
                 if work == torch.float64:
                     break
-                work = torch.float64  # rounding of float32 products is the limit
+                work = torch.float64  # the limit is the rounding error of float32 products
         return x.to(self.dtype), self._stats(residual, errors)
 
     def _first_dtype(self) -> torch.dtype:
@@ -232,7 +233,7 @@ class _Solve:
         count = int(is_open.sum())
         least, since = float("inf"), self.iterations
         while self.iterations < self.settings.max_iterations and count:
-            if self._may_leave(count, len(columns)):  # the finished ones
+            if self._may_leave(count, len(columns)):  # drop the columns that have converged
                 x[:, columns] = y.double()
                 keep = is_open.nonzero()[:, 0]
                 columns, target, rz, is_open = columns[keep], target[keep], rz[keep], is_open[keep]
@@ -250,13 +251,14 @@ class _Solve:
             errors = self.errors(r, z)
             is_open = is_open & (errors > target)
             worst = torch.where(is_open, errors, 0.0).max()
-            number, largest = torch.stack([is_open.sum().double(), worst.double()]).tolist()  # waits once
+            # one synchronisation with the GPU
+            number, largest = torch.stack([is_open.sum().double(), worst.double()]).tolist()
             count = int(number)
             self.report(self.iterations, largest)
             if largest < least:
                 least, since = largest, self.iterations
             elif b.dtype != torch.float64 and self.iterations - since >= self.settings.patience:
-                break  # rounding is the limit: float64 is next
+                break  # the limit is rounding, so float64 is used next
         x[:, columns] = y.double()
         return x
 
@@ -278,7 +280,7 @@ class _Solve:
         name = f"PCG(tolerance={self.settings.tolerance:g}, rank={self.precondition.rank})"
         if not converged:
             advice = "raise rank or max_iterations"
-            # else it stopped since rounding lets it go no further
+            # otherwise rounding errors stopped the iterations
             if self.iterations < self.settings.max_iterations and self.dtype != torch.float64:
                 advice = "rounding to float32 is the limit: draw(..., dtype=torch.float64)"
             warnings.warn(

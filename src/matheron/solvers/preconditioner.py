@@ -50,15 +50,16 @@ class LowRank:
         self.wide = F.dtype != torch.float64 and largest_eigenvalue(gram) > wide_from
         gram.diagonal().add_(1)
         L = torch.linalg.cholesky(gram)
-        for piece in _pieces(F):  # in place: F is the largest array there is
+        for piece in _pieces(F):  # in place, because F is the largest array
             piece.copy_(torch.linalg.solve_triangular(L, piece.double().mT, upper=False).mT)
         self.Q, self.L = F, L
         self.C = _middle(F, L, self.processes) if self.wide else None
-        # 1 - noise P^-1_ii: the posterior variance at each observation, as P has it, in units of its noise; [n, 1].
-        # Rounding leaves none where the prior has hardly any, as a linear kernel's at zero.
+        # 1 - noise P^-1_ii, which is the posterior variance at each observation under P in units of its noise, [n, 1].
+        # Where the prior variance is close to zero, as for a linear kernel at zero, rounding can make it zero or
+        # negative.
         left_open = (D - operator.noise + operator.noise * _squares(F)).div(D)
         self.posterior_share = left_open.clamp_min(torch.finfo(F.dtype).eps)[:, None]
-        # I - Q Q^T must stay positive definite under the rounding of Q.
+        # I - Q Q^T must stay positive definite although Q has rounding errors.
         self.shrink = 1 - 8 * torch.finfo(F.dtype).eps
 
     @property
@@ -136,7 +137,8 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
     F = torch.zeros(len(left), rank, dtype=operator.dtype, device=device)
     block, k = min(512, max(16, rank // 8)), 0
     noise = float(everyone.sum(operator.noise.double().sum())) / n
-    enough = max(0.1 * noise, 100 * eps * largest)  # of the sum that is left
+    # the pivots end when the sum of the remaining diagonal is below this
+    enough = max(0.1 * noise, 100 * eps * largest)
     while k < rank:
         total, choices = everyone.sum(torch.stack([left.sum(), (left > 0).sum().double()])).tolist()
         if total <= enough:
@@ -144,8 +146,8 @@ def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[T
         size = min(block, rank - k, int(choices))
         chance = torch.empty(n, dtype=torch.float64, device="cpu").exponential_(generator=generator)
         keys = left / chance[mine].to(device)
-        pivots = everyone.first(everyone.gather(keys, n).topk(size).indices)  # a draw without replacement
-        here = ((pivots >= mine.start) & (pivots < mine.stop)).nonzero()[:, 0]  # which of them are this process's
+        pivots = everyone.first(everyone.gather(keys, n).topk(size).indices)  # sampling without replacement
+        here = ((pivots >= mine.start) & (pivots < mine.stop)).nonzero()[:, 0]  # those that belong to this process
         own = pivots[here] - mine.start
 
         C = operator.rows(pivots).mT - F[:, :k] @ _from_owners(F[:, :k], here, own, size, everyone).mT  # [n, size]

@@ -12,15 +12,16 @@ from torch import Tensor
 from . import backward, own, shared
 from .plan import Fourier, Plan, RadialPlan, power_of_two
 
-# Up to this many sums (rows times points) a program per row finishes sooner than tensor cores fed by few programs.
+# Up to this many sums (rows times points), one program per row is faster than tensor cores, which would have too few
+# programs.
 FEW_SUMS = 1 << 13
-# What the slopes of rows may take in memory at a time, in numbers.
+# The largest number of values that the slopes of rows may have in memory at a time.
 _ROOM = 1 << 25
-# Dimensions up to which `fourier_vjp` is used in float32; rows do the rest. Beyond, it gave wrong values on an H200
-# (Triton 3.6), where both of its left operands are 64 wide; Triton's interpreter agrees with blocks.
-# tests/evaluate/wide_vjp.py is the smallest case: on a GPU it prints which tiles go wrong.
+# `fourier_vjp` is used in float32 up to this many dimensions; `rows` is used beyond. There it gave wrong values on an
+# H200 (Triton 3.6), when both of its left operands are 64 wide, although Triton's interpreter agrees with blocks.
+# tests/evaluate/wide_vjp.py is the smallest case: on a GPU it prints which tiles are wrong.
 WIDEST_VJP = 32
-# Basis functions at a time, and warps, of a program that has one row.
+# For programs that have one row: the number of basis functions at a time, and the number of warps.
 ROWS = (16, 1)
 
 

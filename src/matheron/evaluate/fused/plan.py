@@ -22,10 +22,10 @@ from ...models.means import ConstantMean
 from ..bases import Canonical, Cosines, Pairs
 from ..record import PathTerm, Record, WeightedSum
 
-# Basis functions are padded to a multiple of this, with weights of zero.
+# The number of basis functions is padded to a multiple of this. The weights of the padding are zero.
 PAD = 64
 LARGEST_DIM = 64
-# The kernels' numbers in `radial_kernels.radial`, by class and order.
+# The number of each kernel in `radial_kernels.radial`, by its class and order.
 _KINDS: dict[tuple[type[Kernel], float], int] = {
     (RBF, 0.0): 0,
     (Matern, 0.5): 1,
@@ -321,7 +321,7 @@ def _kind(kernel: Kernel) -> int | None:
     return _KINDS.get((type(kernel), getattr(kernel, "nu", 0.0)))
 
 
-# Plans of several models as one: the polish of hundreds of small searches, in the launches of one.
+# The plans of several models as one. With it, hundreds of small searches share their launches.
 
 
 def join(records: Sequence[Record]) -> tuple[Plan, Tensor] | None:

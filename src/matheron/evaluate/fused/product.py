@@ -11,7 +11,7 @@ from ...core.modes import kept
 from ...kernels import Kernel
 from .plan import LARGEST_DIM, PAD, RadialPlan, Tiles, radial_parts, tiles
 
-# Rows that share a tile of the tensor cores.
+# The number of rows that share a tile of the tensor cores.
 TILE = 64
 
 
@@ -77,7 +77,8 @@ def _multiplied(part: RadialPlan, x: Tensor, V: Tensor) -> Tensor:
     rows = _tiles(r - odd, x.device)
     packed, scale = rows.pack(W[: r - odd, None])
     out = torch.empty(r, n, dtype=V.dtype, device=V.device)
-    side = (W[r - 1], out[r - 1]) if odd else (W, out)  # whose alignment does not change with r: no kernel of its own
+    # the alignment of `out` does not change with r, so that Triton compiles no second kernel
+    side = (W[r - 1], out[r - 1]) if odd else (W, out)
     options = tile_options(x, rows.size) | (dict(STAGES=3) if d <= 16 else {})
     run(
         shared.radial_products, (len(rows.rows) * math.ceil(n / options["BN"]),),

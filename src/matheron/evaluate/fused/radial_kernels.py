@@ -10,7 +10,7 @@ import triton.language as tl
 from .tile import along_basis, along_points, gather
 
 _LOG2_E = tl.constexpr(math.log2(math.e))
-# The kernels by number; `plan` knows them by class.
+# The kernels by their numbers, which `plan` gives to classes.
 RBF, MATERN_12, MATERN_32, MATERN_52, RATIONAL_QUADRATIC = (tl.constexpr(i) for i in range(5))
 
 

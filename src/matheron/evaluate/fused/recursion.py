@@ -22,7 +22,7 @@ from ..record import Record
 from . import serves
 from .plan import Fourier, RadialPlan, plan_of, power_of_two
 
-# Inputs and kernels that a program's code is unrolled for.
+# Code is unrolled for up to this many inputs, and this many kernels.
 LARGEST_DIM = 16
 LARGEST_SLOTS = 8
 
@@ -191,7 +191,7 @@ class _Part:
             W = part.weights.unflatten(0, (s, t))  # [s, t, 2 or 1, F]
             cosine, sine = (v.to(W) if len(v) == 1 else v.to(W)[part.index] for v in (angle.cos(), angle.sin()))
             cosine, sine, a = cosine[:, None], sine[:, None], W[:, :, 0]
-            # a cos(p + angle) + b sin(p + angle) in terms of cos p and sin p
+            # a cos(p + angle) + b sin(p + angle), written in terms of cos p and sin p
             if part.tau is None:
                 b = W[:, :, 1]
                 turned = [a * cosine + b * sine, b * cosine - a * sine]

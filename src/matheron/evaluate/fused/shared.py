@@ -90,7 +90,8 @@ def radial_sums(
     f = tl.arange(0, BF)
     w += tile * PARTS * BR * M + tl.arange(0, BR)[:, None] * M + f[None, :]
     alpha = tl.load(units + 2 * D)
-    # A product of zeros: distances are added to it in the layout of the tensor cores, and so need no exchange later.
+    # Distances are added to a product of zeros. They then have the layout of the tensor cores, and need no exchange
+    # between threads later.
     k16 = tl.arange(0, 16) * 0
     left = tl.load(zero + (i * 0)[:, None] + k16[None, :])
     right = tl.load(zero + k16[:, None] + (f * 0)[None, :])

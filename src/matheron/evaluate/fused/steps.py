@@ -78,7 +78,7 @@ def advance(
     o = tl.load(origin + k, mask=k < D, other=0.0)
     state = tl.load(x + trajectory * D + k, mask=k < D, other=0.0)
     r = tl.arange(0, TP)
-    row = tl.minimum(r, T - 1)[:, None]  # rows beyond the last repeat it, and are not used
+    row = tl.minimum(r, T - 1)[:, None]  # rows beyond the last are copies of it, which are not used
     c = tl.arange(0, BF)[None, :]
     offset = tl.load(at + path * T + row) + c
     w += (path * T + row) * 2 * F + c

@@ -14,15 +14,15 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-# Triton's interpreter runs the kernels on a CPU, for tests; it has no hardware cosine.
+# Triton's interpreter runs the kernels on a CPU in tests. It has no hardware cosine.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HARDWARE = tl.constexpr(not INTERPRETED)
 
-# Adding and taking away 1.5 2^23 (2^52) rounds a float32 (float64) to a whole number.
+# Adding and then subtracting 1.5 2^23 (or 1.5 2^52) rounds a float32 (or float64) to a whole number.
 _ROUND = tl.constexpr(12582912.0)
 _ROUND_DOUBLE = tl.constexpr(6755399441055744.0)
 TWO_PI = tl.constexpr(2 * math.pi)
-# The Taylor series of cos(2 pi u) and sin(2 pi u) in u^2; for |u| <= 1/8 what is left out is below 1e-17.
+# The Taylor series of cos(2 pi u) and sin(2 pi u) in u^2. For |u| <= 1/8 the truncation error is below 1e-17.
 _C = [tl.constexpr((-1) ** k * (2 * math.pi) ** (2 * k) / math.factorial(2 * k)) for k in range(9)]
 _S = [tl.constexpr((-1) ** k * (2 * math.pi) ** (2 * k + 1) / math.factorial(2 * k + 1)) for k in range(8)]
 C1, C2, C3, C4, C5, C6, C7, C8 = _C[1:]
