@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import matheron
-from matheron import fields, thompson
+from matheron import fields, observe, thompson
 from matheron import kernels as K
 from matheron.adapters.sklearn import sample_y
 from matheron.compare import samplers
@@ -64,6 +64,72 @@ def test_points_in_a_table_with_its_columns_in_another_order_are_refused_whereve
         ask(TABLE)
         with pytest.raises(ValueError, match=REFUSAL):
             ask(SWAPPED)
+
+
+def averages(table: DataFrame) -> matheron.observe.Functionals:
+    return observe.mean(table, table + 0.1)
+
+
+def sums(table: DataFrame) -> matheron.observe.Functionals:
+    return observe.combine(table, np.ones((2, len(table))))
+
+
+FUNCTIONALS = [
+    observe.value,
+    lambda table: observe.derivative(table, 1),
+    observe.gradient,
+    averages,
+    sums,
+    lambda table: 2.0 * observe.value(table)[2:] - observe.derivative(table, 0)[2:],
+    lambda table: [observe.value(table.to_numpy()), observe.gradient(table)],
+]
+
+
+@pytest.mark.parametrize("of", FUNCTIONALS)
+def test_models_of_functionals_keep_the_columns_of_their_tables(of, tmp_path):
+    whole = of(TABLE)
+    n = sum(map(len, whole)) if isinstance(whole, list) else len(whole)
+    gp = matheron.ExactGP(K.RBF([0.3, 0.5]), whole, np.zeros(n), noise=1e-2)
+    paths = few(gp)
+    paths.save(tmp_path / "paths")
+    gp.save(tmp_path / "gp")
+    loaded = matheron.load(tmp_path / "paths")
+    assert isinstance(loaded, matheron.AbstractPaths) and torch.equal(loaded(TABLE), paths(TABLE))
+    given = paths.condition_on(whole, np.zeros(n), noise=0.1, seed=0)
+    for made in (paths, loaded, few(matheron.load(tmp_path / "gp")), given):
+        assert made.input_names == ("a", "b")
+        with pytest.raises(ValueError, match=REFUSAL):
+            made(SWAPPED)
+        with pytest.raises(ValueError, match=REFUSAL):
+            made.at(of(SWAPPED))
+    with pytest.raises(ValueError, match=REFUSAL):
+        paths.condition_on(of(SWAPPED), np.zeros(n), noise=0.1)
+    with pytest.raises(ValueError, match=REFUSAL):
+        samplers.moments(gp, of(SWAPPED))
+    assert paths.at(of(TABLE)).shape == (3, n)
+
+
+def test_names_of_functionals_are_those_of_all_tables_and_files_keep_them(tmp_path):
+    both = [observe.value(TABLE), observe.gradient(SWAPPED)]
+    for join in (observe.stack, lambda parts: exact(parts), lambda parts: parts[0] + parts[1][:12]):
+        with pytest.raises(ValueError, match="expected the same columns in the same order, got 'a', 'b' and 'b', 'a'"):
+            join(both)
+    with pytest.raises(ValueError, match=r"upper: expected the columns 'a', 'b', in this order, got 'b', 'a'"):
+        observe.mean(TABLE, SWAPPED + 1.0)
+    assert observe.gradient(TABLE.to_numpy()).input_names is None
+    gp = matheron.ExactGP(K.RBF(), observe.gradient(TABLE.to_numpy()), np.zeros(24), noise=1e-2)
+    assert few(gp).input_names is None
+    assert few(gp).at(observe.value(SWAPPED)).shape == (3, 12)
+
+
+def test_paths_of_a_model_of_slopes_are_written_on_the_grid_of_its_columns():
+    from xarray import DataArray
+
+    gp = matheron.ExactGP(K.RBF([0.3, 0.5]), observe.gradient(TABLE), np.zeros(24), noise=1e-2)
+    paths, axes = few(gp), {"a": [0.4, 0.5], "b": [0.1, 0.2, 0.3]}
+    grid = paths.to_xarray(DataArray(np.zeros((2, 3)), coords=axes, dims=("a", "b")))
+    at = paths(DataFrame({"a": [0.4], "b": [0.3]}))[:, 0]
+    torch.testing.assert_close(torch.tensor(grid.sel(b=0.3, a=0.4).values), at)
 
 
 def test_a_table_gives_the_values_of_its_numbers():
@@ -133,10 +199,13 @@ def test_fit_keeps_the_names_and_its_summary_shows_them():
     with pytest.warns(UserWarning, match="column 'b' of X is constant"):
         matheron.fit(None, TABLE.assign(b=1.0), Y, num_starts=1)
     assert fields.fit_field(TABLE, Y, num_starts=1).input_names == ("a", "b")
+    of_slopes = matheron.fit(None, [observe.value(TABLE), observe.gradient(TABLE)], [Y, np.ones((12, 2))], num_starts=1)
+    assert of_slopes.input_names == ("a", "b")
+    assert "Matern.lengthscale[a]" in matheron.summary(of_slopes).rows
 
 
 def test_models_whose_columns_differ_are_not_joined():
-    with pytest.raises(ValueError, match="expected models of the same columns in the same order"):
+    with pytest.raises(ValueError, match="expected the same columns in the same order"):
         matheron.Outputs([exact(), exact(SWAPPED)])
     assert matheron.Outputs([exact(TABLE.to_numpy()), exact()]).input_names == ("a", "b")
 

@@ -198,9 +198,14 @@ def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int =
 
 
 def names_of(value: object) -> Names:
-    """The names of a table's columns, or of the rows of one column of numbers; None where they are not all text."""
+    """The names of a table's columns, or of the rows of one column of numbers; None where they are not all text.
+
+    Of what was made of a table, such as a model or functionals, they are those that it kept.
+    """
     if isinstance(value, Tensor | np.ndarray | list | tuple):
         return None
+    if hasattr(type(value), "input_names"):
+        return cast(Named, value).input_names
     labels = getattr(value, "columns", None)
     labels = getattr(value, "index", None) if labels is None else labels
     labels = tuple(labels) if isinstance(labels, Iterable) else ()
@@ -219,11 +224,12 @@ def as_names(names: object, input_dim: int | None = None) -> Names:
 
 
 def common_names(models: Iterable[Named]) -> Names:
-    """The names of the inputs of several models, or paths, of the same inputs; ValueError where they differ."""
+    """The names of the inputs of several models, paths or functionals of the same inputs; ValueError where they
+    differ."""
     known = sorted({model.input_names for model in models if model.input_names is not None})
     if len(known) > 1:
         each = " and ".join(_listed(names) for names in known)
-        raise ValueError(f"expected models of the same columns in the same order, got {each}")
+        raise ValueError(f"expected the same columns in the same order, got {each}")
     return known[0] if known else None
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import as_array, many
+from .checks import Names, as_array, as_names, common_names, many
 from .jacobian import derivative_along
 from .sites import Sites, joined_sites
-from .value import Value
+from .value import Json, Value
 
 
 class Functionals(Value):
@@ -32,6 +32,7 @@ class Functionals(Value):
         directions: u, `[N, p, d]` with p the largest order; those beyond an atom's own order are zero.
         starts: the first atom of each row, `[n]`.
         sides: of the boxes, `[N, d]`, zero for points; None where all are points.
+        input_names: of the points' columns, where these came in a table. Models take them over.
 
     >>> from matheron import kernels, observe
     >>> from matheron.compare.samplers import moments
@@ -41,6 +42,7 @@ class Functionals(Value):
     tensor([0.], dtype=torch.float64)
     """
 
+    fields = ("input_names",)
     shapes = "weights: N, orders: N, directions: N p d, starts: n, sides: N d"
 
     sites: Sites
@@ -49,6 +51,7 @@ class Functionals(Value):
     directions: Tensor
     starts: Tensor
     sides: Tensor | None
+    input_names: Names = None
 
     def __init__(
         self,
@@ -58,12 +61,19 @@ class Functionals(Value):
         directions: Tensor,
         starts: Tensor,
         sides: Tensor | None = None,
+        input_names: Names = None,
     ) -> None:
         sides = sides if sides is not None and bool((sides != 0).any()) else None
         atoms = dict(weights=weights, orders=orders, directions=directions, starts=starts, sides=sides)
         super().__init__(**atoms, sites=sites)
+        self.input_names = input_names
+
+    @classmethod
+    def read_fields(cls, fields: dict[str, Json]) -> dict[str, Json]:
+        return fields | {"input_names": as_names(fields.get("input_names"))}
 
     def check(self) -> None:
+        as_names(self.input_names, self.input_dim)
         N = len(self.sites)
         if self.directions.shape != (N, self.directions.shape[1], self.points.shape[1]) or len(self.weights) != N:
             raise ValueError(f"Functionals: expected weights and directions of {N} atoms")
@@ -78,14 +88,15 @@ class Functionals(Value):
             raise ValueError("Functionals: expected at least one atom in each row, and rows in order")
 
     @staticmethod
-    def of(sites: Sites | Functionals) -> Functionals:
+    def of(sites: Sites | Functionals, input_names: Names = None) -> Functionals:
         """Values at sites as functionals."""
         if isinstance(sites, Functionals):
             return sites
         points, N = sites.points, len(sites)
         whole = torch.zeros(N, dtype=torch.long, device=points.device)
         each = torch.arange(N, device=points.device)
-        return Functionals(sites, points.new_ones(N), whole, points.new_zeros(N, 0, points.shape[1]), each)
+        directions = points.new_zeros(N, 0, points.shape[1])
+        return Functionals(sites, points.new_ones(N), whole, directions, each, input_names=input_names)
 
     @staticmethod
     def concatenated(parts: Sequence[Sites | Functionals]) -> Functionals:
@@ -100,6 +111,7 @@ class Functionals(Value):
             torch.cat([_padded(part.directions, most) for part in each]),
             torch.cat([part.starts + first for part, first in zip(each, sizes[:-1], strict=True)]),
             None if all(part.sides is None for part in each) else torch.cat([part.sides_or_zero for part in each]),
+            common_names(each),
         )
 
     def __len__(self) -> int:
@@ -125,6 +137,7 @@ class Functionals(Value):
             both.directions[order],
             counts.cumsum(0) - counts,
             None if both.sides is None else both.sides[order],
+            both.input_names,
         )
 
     def __mul__(self, factor: float | Tensor) -> Functionals:
@@ -216,7 +229,7 @@ class Functionals(Value):
     def atoms(self, index: Tensor | slice, starts: Tensor) -> Functionals:
         """Functionals of some of the atoms."""
         some = (self.sites[index], self.weights[index], self.orders[index], self.directions[index])
-        return Functionals(*some, starts, None if self.sides is None else self.sides[index])
+        return Functionals(*some, starts, None if self.sides is None else self.sides[index], self.input_names)
 
     def of_outputs(self, outputs: Tensor | None) -> Functionals:
         """The same functionals of other outputs, given for each row `[n]`."""

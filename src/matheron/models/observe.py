@@ -7,7 +7,8 @@
     paths = matheron.draw(gp, 64)
     paths.at(slopes)
 
-Each function here returns n linear functionals of a function, one for each row of data. Models and `condition_on` take
+Each function here returns n linear functionals of a function, one for each row of data. The names of a table's columns
+are kept, as models keep them. Models and `condition_on` take
 them in place of points, alone or several in a list; `paths.at` evaluates them. They add and scale as operators do:
 `observe.derivative(X, 0) - 0.1 * observe.derivative(X, (1, 1))` is the heat operator.
 """
@@ -20,7 +21,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_array, as_points, as_tensor
+from ..core.checks import ArrayLike, Names, as_array, as_points, as_tensor, names_of
 from ..core.functionals import Functionals
 from ..core.sites import Sites
 
@@ -53,8 +54,8 @@ def value(X: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals
     >>> observe.value([[0.0], [1.0]])
     2 functionals of functions in 1 dimension
     """
-    X = as_points(X, "X")
-    return Functionals.of(Sites(X, _as_outputs(output, len(X), X)))
+    X, names = as_points(X, "X"), names_of(X)
+    return Functionals.of(Sites(X, _as_outputs(output, len(X), X)), names)
 
 
 def derivative(X: ArrayLike, dim: int | Sequence[int], *, output: int | ArrayLike | None = None) -> Functionals:
@@ -73,7 +74,7 @@ def derivative(X: ArrayLike, dim: int | Sequence[int], *, output: int | ArrayLik
     tensor([[2.],
             [2.]], dtype=torch.float64)
     """
-    X = as_points(X, "X")
+    X, names = as_points(X, "X"), names_of(X)
     dims = [dim] if isinstance(dim, Integral) else list(dim)  # pyright: ignore[reportArgumentType]
     n, d = X.shape
     if not 1 <= len(dims) <= 2 or any(isinstance(i, bool) or not isinstance(i, Integral) for i in dims):
@@ -81,7 +82,7 @@ def derivative(X: ArrayLike, dim: int | Sequence[int], *, output: int | ArrayLik
     if any(not -d <= int(i) < d for i in dims):
         raise ValueError(f"dim: expected coordinates below {d}, the points' dimension, got {dim!r}")
     axes = torch.eye(d, dtype=X.dtype, device=X.device)[[int(i) for i in dims]]  # [q, d]
-    return _of_atoms(X, axes.expand(n, -1, -1), len(dims), output)
+    return _of_atoms(X, axes.expand(n, -1, -1), len(dims), output, names)
 
 
 def gradient(X: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals:
@@ -93,12 +94,12 @@ def gradient(X: ArrayLike, *, output: int | ArrayLike | None = None) -> Function
     >>> len(observe.gradient([[0.0, 1.0], [2.0, 3.0]]))
     4
     """
-    X = as_points(X, "X")
+    X, names = as_points(X, "X"), names_of(X)
     n, d = X.shape
     axes = torch.eye(d, dtype=X.dtype, device=X.device).repeat(n, 1)[:, None]  # [n d, 1, d]
     if output is not None and not isinstance(output, Integral):
         output = as_array(output).repeat_interleave(d)
-    return _of_atoms(X.repeat_interleave(d, 0), axes, 1, output)
+    return _of_atoms(X.repeat_interleave(d, 0), axes, 1, output, names)
 
 
 def combine(points: ArrayLike, weights: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals:
@@ -113,7 +114,7 @@ def combine(points: ArrayLike, weights: ArrayLike, *, output: int | ArrayLike | 
     >>> observe.combine([[[0.0], [1.0]]], [[-1.0, 1.0]])  # the increment f(1) - f(0)
     1 functional of functions in 1 dimension
     """
-    points = as_tensor(points, "points")
+    points, names = as_tensor(points, "points"), names_of(points)
     weights = as_tensor(weights, "weights", like=points)
     if points.ndim == 2 and weights.ndim == 2:
         points = points.expand(len(weights), -1, -1)
@@ -128,7 +129,8 @@ def combine(points: ArrayLike, weights: ArrayLike, *, output: int | ArrayLike | 
     orders = torch.zeros(n * p, dtype=torch.long, device=points.device)
     starts = p * torch.arange(n, device=points.device)
     directions = points.new_zeros(n * p, 0, d)
-    return Functionals(Sites(points.reshape(-1, d), outputs), weights.reshape(-1), orders, directions, starts)
+    sites = Sites(points.reshape(-1, d), outputs)
+    return Functionals(sites, weights.reshape(-1), orders, directions, starts, input_names=names)
 
 
 def mean(lower: ArrayLike, upper: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals:
@@ -148,14 +150,14 @@ def mean(lower: ArrayLike, upper: ArrayLike, *, output: int | ArrayLike | None =
     >>> bool((average[:, 0] - paths(inside).mean(1)).abs().max() < 1e-3)
     True
     """
-    lower = as_points(lower, "lower")
-    upper = as_points(upper, "upper", input_dim=lower.shape[1], like=lower)
+    lower, names = as_points(lower, "lower"), names_of(lower)
+    upper = as_points(upper, "upper", input_dim=lower.shape[1], like=lower, names=names)
     if lower.shape != upper.shape:
         raise ValueError(f"upper: expected corners {list(lower.shape)} as lower has, got {list(upper.shape)}")
     if not bool((upper > lower).all()):
         row = int((upper <= lower).any(-1).nonzero()[0])
         raise ValueError(f"upper: expected numbers above those of lower, got {upper[row].tolist()} in row {row}")
-    return value((lower + upper) / 2, output=output).replaced(sides=upper - lower)
+    return value((lower + upper) / 2, output=output).replaced(sides=upper - lower, input_names=names)
 
 
 def integral(lower: ArrayLike, upper: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals:
@@ -204,9 +206,9 @@ def _as_outputs(output: int | ArrayLike | None, n: int, like: Tensor) -> Tensor 
     return given.long().reshape(-1).expand(n).to(like.device)
 
 
-def _of_atoms(X: Tensor, directions: Tensor, order: int, output: int | ArrayLike | None) -> Functionals:
+def _of_atoms(X: Tensor, directions: Tensor, order: int, output: int | ArrayLike | None, names: Names) -> Functionals:
     """A derivative at each point, along directions `[n, q, d]`."""
     n, each = len(X), torch.arange(len(X), device=X.device)
     orders = torch.full((n,), order, device=X.device)
     sites = Sites(X, _as_outputs(output, n, X))
-    return Functionals(sites, X.new_ones(n), orders, directions.contiguous(), each)
+    return Functionals(sites, X.new_ones(n), orders, directions.contiguous(), each, input_names=names)

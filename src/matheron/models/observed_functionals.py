@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_noise, as_tensor, level_outside
+from ..core.checks import ArrayLike, Names, as_noise, as_tensor, check_names, common_names, level_outside, names_of
 from ..core.functionals import Functionals, Observed
 from ..kernels import Kernel, coupled_diagonal
 from ..kernels.averaged import averages_in_closed_form
@@ -106,13 +106,12 @@ def check_smooth(kernel: Kernel, sites: Observed) -> None:
 
 def names_outputs(X: object) -> bool:
     """Whether some of these functionals are of one output that they name."""
-    if isinstance(X, list | tuple):
-        return any(names_outputs(part) for part in X)
-    return isinstance(X, Functionals) and X.outputs is not None
+    return any(part.outputs is not None for part in _each(X))
 
 
 def as_functionals(X: Any, name: str, averaged: Averaging, like: Tensor | None = None) -> tuple[Functionals, list[int]]:
-    """Functionals from what a user gives, one or a list; and how many rows each of a list has."""
+    """Functionals from what a user gives, one or a list, without the names that a model or paths have of their own;
+    and how many rows each of a list has."""
     parts: list[Functionals] = []
     for part in X if isinstance(X, list | tuple) else [X]:
         if not is_observable(part):
@@ -123,7 +122,8 @@ def as_functionals(X: Any, name: str, averaged: Averaging, like: Tensor | None =
         whole = stack(part) if isinstance(part, list | tuple) else cast(Functionals, part)
         whole = whole if like is None else whole.to(like.device, like.dtype)
         parts.append(whole if whole.sides is None else averaged(whole))
-    return stack(parts), [len(part) for part in parts]
+    whole = stack(parts)
+    return whole if whole.input_names is None else whole.replaced(input_names=None), [len(part) for part in parts]
 
 
 def averaged_by(kernel: Kernel, mean: object) -> Averaging:
@@ -203,13 +203,26 @@ def of_every_output(functionals: Functionals, num_outputs: int) -> Functionals:
     return repeated.of_outputs(torch.arange(num_outputs, device=device).repeat(n))
 
 
-def check_observed(X: object, input_dim: int) -> None:
-    """ValueError where functionals are of functions of another number of inputs."""
-    for part in X if isinstance(X, list | tuple) else [X]:
-        if isinstance(part, list | tuple):
-            check_observed(part, input_dim)
-        elif isinstance(part, Functionals) and part.input_dim != input_dim:
+def check_observed(X: object, input_dim: int, names: Names) -> None:
+    """ValueError where functionals are of functions of another number of inputs, or of a table's other columns."""
+    for part in _each(X):
+        if part.input_dim != input_dim:
             raise ValueError(f"x: expected functionals in {input_dim} dimensions, got {part!r}")
+        check_names(part, "points", names)
+
+
+def names_of_inputs(X: object) -> Names:
+    """The names of the columns of points in a table, or in functionals that were made of one."""
+    return common_names(_each(X)) if is_observable(X) else names_of(X)
+
+
+def _each(X: object) -> Iterator[Functionals]:
+    """The functionals in what a user gives, one or a list."""
+    if isinstance(X, Functionals):
+        yield X
+    elif isinstance(X, list | tuple):
+        for part in X:
+            yield from _each(part)
 
 
 def check_outputs(functionals: Functionals, num_outputs: int) -> None:

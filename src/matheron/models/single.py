@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, Names, as_names, many, names_of
+from ..core.checks import ArrayLike, Names, as_names, many
 from ..core.functionals import Functionals, Observed
 from ..core.saving import save
 from ..core.value import Json, Value
@@ -17,7 +17,7 @@ from ..kernels import Kernel
 from ..kernels.base import as_kernel
 from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from .observations import as_observations
-from .observed_functionals import averaged_by, check_smooth
+from .observed_functionals import averaged_by, check_smooth, names_of_inputs
 from .transforms import Transform
 
 
@@ -115,7 +115,7 @@ class ExactGP(Snapshot):
         output_transform: Transform | None = None,
     ) -> None:
         kernel = as_kernel(kernel)
-        t, names = kernel.num_outputs, names_of(X)
+        t, names = kernel.num_outputs, names_of_inputs(X)
         sites, y, noise = as_observations(X, y, noise, tasks, t, averaged=averaged_by(kernel, mean))
         if len(sites) < 1:
             raise ValueError("X: expected at least one observation; for none use matheron.draw_prior(kernel, ...)")

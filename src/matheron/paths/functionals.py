@@ -40,7 +40,7 @@ def functionals_at(f: EvaluableFunctions, observed: Functionals | Sequence[Funct
             f"observed: expected functionals of matheron.observe, got {type(observed).__name__}; paths(x) gives "
             "the values at points"
         )
-    check_observed(observed, f.input_dim)
+    check_observed(observed, f.input_dim, f.input_names)
     like = torch.empty(0, dtype=f.dtype, device=f.device)
     functionals, _ = as_functionals(observed, "observed", partial(averaged, f), like)
     check_outputs(functionals, f.num_outputs)

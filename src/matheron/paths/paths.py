@@ -81,7 +81,7 @@ class AbstractPaths(AbstractFunctions):
         origin, generator = self._origin, as_generator(generator, seed)
         like, d = origin[:0], len(origin)
         if is_observable(x):
-            check_observed(x, d)
+            check_observed(x, d, self.input_names)
         else:
             x = as_points(cast(ArrayLike, x), "x", input_dim=d, like=like, names=self.input_names)
         data = as_observations(

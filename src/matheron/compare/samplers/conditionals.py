@@ -60,7 +60,7 @@ def inner_points(gp: ExactGP | SparseGP, x: ArrayLike) -> Tensor:
 
 def inner_functionals(gp: ExactGP | SparseGP, x: Functionals | Sequence[Functionals]) -> Functionals:
     """Express functionals of a user's functions as functionals of the functions before the output transform."""
-    check_observed(x, gp.input_dim)
+    check_observed(x, gp.input_dim, gp.input_names)
     like = gp.centres.detach().double()
     transform = None if gp.input_transform is None else gp.input_transform.to(like.device, like.dtype)
 
