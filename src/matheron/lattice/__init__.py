@@ -10,7 +10,7 @@ from .planning import PLANNER as _PLANNER
 from .update import FourierLattice as FourierLattice
 from .update import MisfitWarning as MisfitWarning
 
-# The lattice is asked first which terms of a kernel it takes, where there is a domain.
+# If there is a domain, the lattice is asked first which terms of a kernel it takes.
 _PLANNERS.append(_PLANNER)
-# Terms on lattices are computed by transforms, and a path alone costs what it costs among others.
+# Terms on lattices are evaluated by Fourier transforms.
 _evaluate.register(_LatticeTransforms())

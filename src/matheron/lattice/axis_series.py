@@ -32,8 +32,8 @@ class AxisSeries:
     True
     """
 
-    # Points that share a matrix at the most, and cells of the fine grid that such a matrix may span, in windows;
-    # numbers of fine grids at a time, which stay in cache (benchmarks/lattice.py).
+    # The largest number of points that share a matrix; the number of windows of fine-grid cells that such a matrix can
+    # span; and the size of the fine grids that are transformed at a time, which stay in cache (benchmarks/lattice.py).
     _tile, _span, _slab = 64, 3, 1 << 16
 
     def __init__(self, angles: Tensor, modes: int, dtype: torch.dtype) -> None:
@@ -44,9 +44,9 @@ class AxisSeries:
         if float(u.max() - u.min()) >= self.size:
             u = u % self.size
         u, order = u.sort()
-        # Where each point is among the sorted ones; None where they are sorted already.
+        # the place of each point in sorted order, or None if they are sorted
         self.place = None if bool((order.diff() == 1).all()) else order.argsort()
-        first = torch.ceil(u - w / 2).long()  # of the w cells nearest to each point
+        first = torch.ceil(u - w / 2).long()  # the first of the w cells nearest to each point
         taps = torch.arange(w, device="cpu")
         phi = window(((u - first)[:, None] - taps).to(dtype), w)  # [n, w]
         low = int(first.min())
@@ -54,7 +54,8 @@ class AxisSeries:
         self.pieces = _unwrapped(low, self.num_cells, self.size)
         first = first - low
         step = min(self._tile, max(1, (self._span - 1) * w * len(angles) // self.num_cells))
-        self.tiles: list[tuple[slice, slice, Tensor]] = []  # points, cells, and the windows between them
+        # slices of points and of cells, and the windows between them
+        self.tiles: list[tuple[slice, slice, Tensor]] = []
         for start in range(0, len(angles), step):
             near = first[start : start + step]
             a, b = int(near.min()), int(near.max()) + w
@@ -126,7 +127,8 @@ def sums_along(
     For fewer rows than `fewest_rows` the points of an axis are as good as scattered (benchmarks/lattice.py).
     """
     device, dtype = like.device.type, like.dtype
-    # of the axis's matrix: beyond, a transform is faster (on a CPU), or fits in memory (benchmarks/lattice.py)
+    # The largest size of the axis's matrix. Beyond it, a transform is faster on a CPU; on a GPU the matrix would not
+    # fit in memory (benchmarks/lattice.py).
     most_numbers = {"cpu": 1 << 16, "cuda": 1 << 26}.get(device, 0)
     if len(angles) * modes <= most_numbers:
         matrix = waves(angles, modes).to(torch.complex64 if dtype == torch.float32 else torch.complex128).mT

@@ -29,7 +29,7 @@ class Lattice(Basis):
 
     fields = ("dims", "shape", "error", "left_out", "accuracy")
     shapes = "period: k, amplitudes: a"
-    _in_memory = 1 << 22  # numbers in a block of the sums
+    _in_memory = 1 << 22  # the size of a block of the sums
 
     def check(self) -> None:
         numbers, k = [*self.dims, *self.shape], len(self.period)
@@ -58,7 +58,7 @@ class Lattice(Basis):
 
     @property
     def width(self) -> int:
-        return 8  # angles and bookkeeping; the modes are not held for each point
+        return 8  # room for angles and temporaries; the modes are not stored for each point
 
     def scales(self) -> Tensor:
         a = self.amplitudes
@@ -120,7 +120,7 @@ class Lattice(Basis):
         return torch.cat([2 * F[..., h + 1 :].real, -2 * F[..., h + 1 :].imag, F[..., h : h + 1].real], dim=-1)
 
     def weighted(self, x: Tensor, W: Tensor) -> Tensor:
-        if (torch.is_grad_enabled() and W.requires_grad) or transformed():  # to be made of torch's own operations
+        if (torch.is_grad_enabled() and W.requires_grad) or transformed():  # differentiable in torch's own operations
             return self.summed(x, W)
         if torch.is_grad_enabled() and x.requires_grad:
             return _Weighted.apply(x, W, self)
@@ -146,10 +146,11 @@ class Lattice(Basis):
         (B, r, _), n = W.shape, x.shape[1]
         if B == 1 and self.suits_matrix(x, r):
             return self._by_matrix(x[0], W[0])[None]
-        if n <= 24:  # products of matrices are faster than a transform
+        if n <= 24:  # for few points, matrix products are faster than a transform
             return self.summed(x, W)
         angles, out = self.angles(x), torch.empty(B, r, n, dtype=x.dtype, device=x.device)
-        step = max(2, self._in_memory // self.size // 2 * 2)  # functions whose coefficients are in memory at once
+        # the number of functions whose coefficients are in memory at once
+        step = max(2, self._in_memory // self.size // 2 * 2)
         for b in range(B):
             for some in (slice(i, i + step) for i in range(0, r, step)):
                 rows = W[b, some]
@@ -197,7 +198,7 @@ class Lattice(Basis):
         """The modes' values at angles `[n, k]`: `[n, c]`, by products of exponentials along the axes."""
         h = self.num_pairs
         first, *others = (waves(angles[:, axis], n) for axis, n in enumerate(self.shape))
-        total = first[:, self.shape[0] // 2 :]  # the pairs lie in this half of the box
+        total = first[:, self.shape[0] // 2 :]  # this half of the box has one of each pair of modes
         for wave in others:
             total = (total[..., None] * wave[:, None]).flatten(1)
         total = total[:, total.shape[1] - h :]
@@ -243,11 +244,11 @@ class Lattice(Basis):
         sums = {k: sums_along(angles[k], self.shape[k], rows // self.shape[k], W) for k in order}
         shape = [len(axis) if i in self.dims else 1 for i, axis in enumerate(axes)]
         last = order[-1]
-        for start in range(0, len(W), 2):  # two real functions in one complex sum
+        for start in range(0, len(W), 2):  # one complex sum holds two real functions
             views = into[start : start + 2]
             total = self.joined_coefficients(W[start : start + 2])[0].permute(order)
             for k in order[:-1]:
-                total = total.movedim(0, -1)  # the axis summed over comes last
+                total = total.movedim(0, -1)  # the axis that is summed over is moved to the end
                 total = sums[k](total.reshape(-1, self.shape[k])).unflatten(0, total.shape[:-1])
             total, by = total.movedim(0, -1).reshape(-1, self.shape[last]), sums[last]
             if isinstance(by, AxisSeries) and all(v.is_contiguous() and list(v.shape) == shape for v in views):
@@ -293,7 +294,7 @@ class Lattice(Basis):
         """From sum_n v_n exp(-i theta_j . x_n), two real v in each complex one, to sums with cosines, sines and one:
         `[ceil(r / 2), *shape] -> [r, c]`."""
         h, flat = self.num_pairs, G.flatten(1)
-        upper, lower, one = 0.5 * flat[:, h + 1 :], 0.5 * flat[:, :h].flip(-1), flat[:, h]  # j, -j and 0
+        upper, lower, one = 0.5 * flat[:, h + 1 :], 0.5 * flat[:, :h].flip(-1), flat[:, h]  # the modes j, -j and 0
         out = upper.real.new_empty(len(G), 2, self.size)
         torch.add(upper.real, lower.real, out=out[:, 0, :h])
         torch.sub(lower.imag, upper.imag, out=out[:, 0, h : 2 * h])
@@ -323,7 +324,7 @@ class _Weighted(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         x, W = ctx.saved_tensors
         basis: Lattice = ctx.basis
-        if torch.is_grad_enabled():  # second derivatives
+        if torch.is_grad_enabled():  # for second derivatives
             with torch.enable_grad():
                 f = basis.summed(x, W)
             return torch.autograd.grad(f, x, grad, create_graph=True)[0], None, None

@@ -18,13 +18,13 @@ class Box:
     """The box of some terms: in each coordinate its period, the domain's side, and the modes -m to m."""
 
     terms: tuple[Term, ...]
-    cut_off: tuple[bool, ...]  # a term's: cut off, or continued by its images
+    cut_off: tuple[bool, ...]  # for each term, whether it is cut off smoothly or continued periodically by its images
     dims: tuple[int, ...]
     period: tuple[float, ...]
     side: tuple[float, ...]
-    fixed: tuple[bool, ...]  # whether the period is the kernel's own, along a coordinate where it repeats
+    fixed: tuple[bool, ...]  # for each coordinate, whether the period is the kernel's own
     m: tuple[int, ...] = ()
-    left_out: float = 0.0  # variance beyond the modes
+    left_out: float = 0.0  # the variance of the frequencies beyond the modes
 
     @property
     def shape(self) -> list[int]:
@@ -80,14 +80,15 @@ def joined(boxes: list[Box], largest: int, times: float = 2.0, below: int = 4096
 def _union(a: Box, b: Box) -> Box | None:
     """One box for the terms of both: the longer period and the higher frequency in each coordinate."""
     dims = sorted({*a.dims, *b.dims})
-    axes: list[tuple[float, float, bool, int]] = []  # of each, as a Box has them
+    # for each coordinate: period, side, whether the period is fixed, and m
+    axes: list[tuple[float, float, bool, int]] = []
     for i in dims:
         both = [(x, x.dims.index(i)) for x in (a, b) if i in x.dims]
         longest = max(x.period[k] for x, k in both)
         own = {x.period[k] for x, k in both if x.fixed[k]}
         if len(own) > 1:
             return None
-        if own:  # a whole number of the kernel's own periods
+        if own:  # the period must be a whole number of the kernel's own periods
             (p,) = own
             longest = p * math.ceil(longest / p - 1e-9)
         m = max(math.ceil(x.m[k] * longest / x.period[k] - 1e-9) for x, k in both)

@@ -55,7 +55,8 @@ def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int, whole: boo
 def on_box(c: Tensor, axes: Sequence[int], box: Box) -> Tensor:
     """Coefficients of a term along some axes of a box as those on all of its modes, `[*shape]`."""
     shape = [2 * m + 1 if axis in axes else 1 for axis, m in enumerate(box.m)]
-    widths = [0 if axis in axes else m for axis, m in enumerate(box.m)]  # constant along the others: their mode 0
+    # the term is constant along the other axes, so only their mode 0 counts
+    widths = [0 if axis in axes else m for axis, m in enumerate(box.m)]
     return pad(c.reshape(shape), [w for width in reversed(widths) for w in (width, width)])
 
 
@@ -98,11 +99,11 @@ def outermost(box: Box) -> Tensor:
 
 def by_transform(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
     """The coefficients on the box's modes by an FFT of the continued kernel, `[*shape]`; some may be negative."""
-    even = _even_in_each(term, box, input_dim)  # one half of each axis is then the other's mirror image
+    even = _even_in_each(term, box, input_dim)  # then one half of each axis is the mirror image of the other
     points = [m + 1 if even else n for m, n in zip(box.m, box.shape, strict=True)]
     steps = [p / n for p, n in zip(box.period, box.shape, strict=True)]
     axes = [torch.arange(n, dtype=torch.float64, device="cpu") * step for n, step in zip(points, steps, strict=True)]
-    r = torch.cartesian_prod(*axes).reshape(-1, len(axes))  # differences from 0 to a period, in an FFT's order
+    r = torch.cartesian_prod(*axes).reshape(-1, len(axes))  # differences from 0 to a period, in the order of an FFT
     values = continued(term, cut_off, box, r, input_dim).reshape(points)
     for axis, m in enumerate(box.m if even else ()):
         values = torch.cat([values, values.narrow(axis, 1, m).flip(axis)], dim=axis)
@@ -134,9 +135,9 @@ def continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) ->
     decays = [i in active and not math.isfinite(own_period(term, input_dim, i)) for i in box.dims]
     x = torch.zeros(len(r), input_dim, dtype=torch.float64, device="cpu")
     period = torch.tensor(box.period, dtype=torch.float64, device="cpu")
-    distance = torch.minimum(r, period - r)  # a kernel along one coordinate is even: so is its continuation
+    distance = torch.minimum(r, period - r)  # along one coordinate, the kernel and its continuation are even
     if cut_off:
-        # Of a difference across two coordinates only the relative sign matters, and the nearest image has it.
+        # For a difference in two coordinates only the relative sign matters, and the nearest image has the right one.
         wrapped = torch.where(r <= period / 2, r, r - period)
         x[:, box.dims] = wrapped
         value = stationary(term, x)
@@ -151,7 +152,9 @@ def continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) ->
             x[:, box.dims] = r + torch.tensor(image, dtype=torch.float64, device="cpu") * period
             value = stationary(term, x)
             for i, p, decay in zip(box.dims, box.period, decays, strict=True):
-                if decay:  # to zero between one period and two: images that end abruptly are a kink, which hides a tail
+                # Images decrease smoothly to zero between one period and two. If they ended abruptly, the kink would
+                # hide the tail of the spectrum.
+                if decay:
                     value = value * _smooth_step(x[:, i].abs() / p - 1)
             total = total + value
     return total
@@ -195,7 +198,7 @@ def own_period(term: Term, input_dim: int, i: int) -> float:
     theta = torch.cat(frequencies)
     theta = theta[theta > 0]
     if len(theta) == 0:
-        return 1.0  # constant along this coordinate
+        return 1.0  # the term is constant along this coordinate
     fundamental = float(theta.min())
     multiples = theta / fundamental
     return 2 * math.pi / fundamental if bool(((multiples - multiples.round()).abs() < 1e-6).all()) else math.nan
@@ -213,7 +216,7 @@ def amplitudes_of(c: Tensor) -> Tensor:
     """The amplitudes of a lattice with these coefficients, `[*shape] -> [(c + 1) / 2]`."""
     c = c.flatten()
     squares = torch.cat([2 * c[len(c) // 2 + 1 :], c[len(c) // 2, None]]).clamp_min(0)
-    return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)  # a root of zero has no derivative
+    return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)  # the square root has no derivative at zero
 
 
 @torch.no_grad()
@@ -222,7 +225,7 @@ def largest_error(box: Box, c: Tensor, input_dim: int) -> float:
     generator = torch.Generator().manual_seed(0)
     k = len(box.dims)
     r = 2 * torch.rand(256, k, generator=generator, dtype=torch.float64, device="cpu") - 1
-    corners = list(product((-1.0, 0.0, 1.0), repeat=k))  # where images are nearest
+    corners = list(product((-1.0, 0.0, 1.0), repeat=k))  # the differences at which the periodic images are nearest
     ends = torch.tensor(corners, dtype=torch.float64, device="cpu")
     r = torch.cat([ends, r, r[:64].sign() * near(64, k, seed=1)])
     side = torch.tensor([s or p for s, p in zip(box.side, box.period, strict=True)], dtype=torch.float64, device="cpu")

@@ -40,7 +40,8 @@ def drawn_on_lattice(
     Whether it is right is told by the mean, which is solved for first. No random number is drawn before that is known.
     """
     asked = isinstance(solver, FourierLattice)
-    # Fewer are solved for densely, with the exact kernel: to size a lattice is what costs (benchmarks/lattice.py).
+    # With fewer data, dense solves with the exact kernel are faster than choosing the size of a lattice
+    # (benchmarks/lattice.py).
     enough = isinstance(gp, ExactGP) and len(gp.sites) >= (500 if gp.sites.points.shape[1] == 1 else 1000)
     if not asked and not (isinstance(solver, Auto) and enough):
         return None
@@ -53,14 +54,15 @@ def drawn_on_lattice(
         return None
     with torch.no_grad():
         X, kernel, n = gp.sites.points, gp.kernel.to(gp.sites.points.device, gp.sites.points.dtype), len(gp.sites)
-        try:  # before any factor: none is needed
+        try:  # errors that are raised here come before any factorisation, because this posterior needs no factor
             kinds, _, channels, scale = located(gp.sites, gp.num_outputs)
             noise = gp.noise if scale is None else gp.noise.double() / scale.square()
             num_channels = gp.num_outputs * (1 if kinds is None else 1 + len(kinds))
             largest = None if asked else largest_worthwhile(n, s, X.shape[1], num_channels)
             given = FactoredPosterior(gp.kernel, gp.sites, gp.noise, None)
             on_one = replace(spec, joint=True, largest_lattice=largest)
-            features = make_features(gp.kernel, on_one, generator, posterior=given, like=X)  # of which none is random
+            # none of these features is random
+            features = make_features(gp.kernel, on_one, generator, posterior=given, like=X)
             joint, why = Joint.of(features, gp.kernel), features.description
         except (NoJointLattice, TooManyKinds) as reason:
             if asked and isinstance(reason, TooManyKinds):
@@ -141,7 +143,8 @@ def drawn_from_stream(
         return tracked(streamed.chunks(), total, label, "chunks", show=settings.progress)
 
     survey = streamed.survey(reading("sizing the lattice", streamed.num_chunks))
-    corners = survey.noise.mean().expand(2)  # as two more data: the lattice must cover them
+    # the corners of the data's box, as two more data, because the lattice must cover them
+    corners = survey.noise.mean().expand(2)
     centres, noise = torch.cat([survey.sample, survey.box]), torch.cat([survey.noise, corners])
     try:
         spec = replace(spec.inside(gp.input_transform, centres), joint=True)

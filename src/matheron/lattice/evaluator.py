@@ -35,7 +35,7 @@ class LatticeTransforms(Evaluator):
     rows: int = 16
     tables: int = 1 << 29
 
-    shares_work = False  # a transform is of one function
+    shares_work = False  # each function takes its own transform
     kinds = (Lattice,)
 
     def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:

@@ -58,7 +58,7 @@ def located(sites: Observed, num_outputs: int, known: Functionals | None = None,
         atoms = sites.starts[mine, None] + torch.arange(count, device=mine.device)  # [m, p]
         points, weights = sites.points[atoms], sites.weights[atoms]
         places[mine] = points.mean(1)
-        # A row's scale is the sum of its weights' sizes, with the sign of the first weight.
+        # The scale of a row is the sum of its absolute weights, with the sign of the first weight.
         scale[mine] = weights.abs().sum(1) * torch.where(weights[:, 0] < 0, -1.0, 1.0)
         rows = _Rows(
             points - places[mine, None],
@@ -162,7 +162,7 @@ def scale_of_functionals(
     kinds, X, channels, scale = located(sites, t)
     assert channels is not None and scale is not None
     noise, n, d = noise / scale.square(), *X.shape
-    generator = torch.Generator().manual_seed(0x1A771CE)  # not one that data may have been made with
+    generator = torch.Generator().manual_seed(0x1A771CE)  # a fixed seed that the user's data are unlikely to have
     lower, upper = X.aminmax(dim=0)
     side = (upper - lower).clamp_min(1e-300)
     some = torch.randint(n, (num_places,), generator=generator, device="cpu")
@@ -172,7 +172,8 @@ def scale_of_functionals(
     m = min(num_neighbours, n, max(1, round(num_atoms / mean_atoms(sites))))
     near = nearest(places / side, X / side, m)  # [p, m]
     count = 1 if kinds is None else 1 + len(kinds)
-    # A place's value and what the other kinds observe there, of the output of its nearest datum; then its neighbours.
+    # For each place: its value and what the other kinds would observe there, for the output of the nearest datum. Then
+    # come the nearest data.
     of = torch.cat([channels[near[:, :1]] % t + t * torch.arange(count, device="cpu"), channels[near]], dim=1)
     Z = torch.cat([places[:, None].expand(-1, count, -1), X[near]], dim=1)
     index = torch.arange(of.numel(), device="cpu").view_as(of)

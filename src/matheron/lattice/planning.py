@@ -74,7 +74,7 @@ class LatticePlanner:
         kind, d = spec.kind, len(origin)
         if kind not in ("auto", *LATTICE_KINDS):
             return None
-        # Modes are counted for functionals where they are also solved for on the lattice.
+        # For functionals, the number of modes is only known if the data are also solved for on the lattice.
         if posterior is not None and isinstance(posterior.sites, Functionals) and not spec.joint:
             return None
         terms = relevant_terms(kernel, d)
@@ -83,7 +83,7 @@ class LatticePlanner:
                 f'features="{kind}": expected terms that are stationary, or linear or polynomial by themselves, got '
                 f'{kernel!r}, in which a stationary kernel is multiplied with a linear one; use features="auto"'
             )
-        # A prior on modes alone, where it is asked for, can be given data on its lattice.
+        # If it was asked for, a prior that has modes only can be given data on its lattice.
         tailed = (kind == "auto" or (kind == "lattice" and posterior is not None)) and not spec.joint
         made, rest = self._lattices(kernel, terms, spec, posterior, tailed)
         if spec.joint:
@@ -113,8 +113,10 @@ class LatticePlanner:
         discrete = [t for t in waves if _repeats(t, input_dim, spec.num_features)]
         left = [t for t in terms if not any(t is other for other in discrete)]
         alike = grouped(with_series(left))
-        weights = spec.num_paths * kernel.num_outputs * max(1, len(alike))  # of lattices of as many modes each
-        most = spec.num_features if kind == "equispaced" else self.largest  # the old name, whose features are counted
+        # `alike` lattices, with equally many modes each
+        weights = spec.num_paths * kernel.num_outputs * max(1, len(alike))
+        # "equispaced" is the old name, whose number of features is the number of modes
+        most = spec.num_features if kind == "equispaced" else self.largest
         if torch.is_grad_enabled() and kernel.requires_graph():
             most = min(most, self.in_graph)
 
@@ -134,10 +136,12 @@ class LatticePlanner:
         if needed is None:
             needed = self.unknown_share * sum(size_of(t, domain) for t in left if t.stationary)
         tolerance = spec.tolerance / 2 if input_dim == 1 else spec.tolerance
-        # The mean by the lattice's kernel errs as much as the kernel does. In one dimension modes are few; and the
-        # periodic images of a smooth kernel overlap the whole domain, so that the box must be longer.
+        # The mean has an error of the same size as the lattice's kernel. In one dimension there are few modes, so that
+        # a small error costs little. The periodic images of a smooth kernel overlap the whole domain, so that the box
+        # must be longer.
         images = tolerance * (0.04 if input_dim == 1 else 0.1 if spec.joint else 1.0)
-        # A quarter: where a posterior is smooth and its points are dense, all of what is left out is seen.
+        # A quarter of the tolerance: in a smooth posterior with dense points, the whole left-out variance appears as
+        # error.
         made, rest = lattices(
             left,
             input_dim,
@@ -164,7 +168,7 @@ def _repeats(term: Term, input_dim: int, count: int) -> bool:
     return series is not None and series.tail == 0
 
 
-# The one that `draw` asks.
+# The planner that `draw` uses.
 PLANNER = LatticePlanner()
 
 
@@ -179,15 +183,15 @@ def _needed(
     """
     if posterior is None:
         return None, None
-    # In one dimension modes for clusters of data, too, are few.
+    # In one dimension there are few modes, even if they also resolve clusters of data.
     sites, one, seen = posterior.sites, input_dim == 1, None
     if isinstance(sites, Functionals):
         scale, seen = scale_of_functionals(posterior.kernel, sites, posterior.noise)
     else:
         scale = posterior_scale(posterior.kernel, sites.points.detach(), posterior.noise, at_data=spec.joint or one)
-    # When the data are also solved for on the lattice, the truncation error enters both terms and cancels to first
-    # order; a ten times larger tolerance gives the same error in the variance (below 1e-3, benchmarks/lattice.py). In
-    # one dimension the mean in the gaps between clusters of data needs as many modes as without.
+    # If the data are also solved for on the lattice, the truncation error enters both terms and cancels to first order.
+    # A tolerance ten times larger then gives the same error in the variance (below 1e-3, benchmarks/lattice.py). In one
+    # dimension this does not help, because the mean in the gaps between clusters of data needs as many modes as before.
     return scale * (10 if spec.joint and not one else 1), seen
 
 

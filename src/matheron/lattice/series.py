@@ -22,7 +22,7 @@ from .basis import Lattice
 from .box import Box, joined
 from .coefficients import by_transform, continued, lattice_of, near, own_period, stationary
 
-# A series that errs by more of the variance than this is none.
+# A series with a larger error than this, relative to the variance, is not used.
 LARGEST_ERROR = 0.2
 
 
@@ -30,7 +30,7 @@ class NoJointLattice(ValueError):
     """A kernel is not on one lattice of few enough modes, with explicit functions beside it."""
 
 
-# How many times the variance of frequencies `[m, d]` counts: 1 where values alone are observed.
+# The factor by which frequencies `[m, d]` count in the variance that is left out: 1 if only values are observed.
 Seen: TypeAlias = Callable[[Tensor], Tensor]
 
 
@@ -99,7 +99,7 @@ def lattices(
     """
     fit = with_series(terms)
     rest = [t for t in terms if not any(t is other for other in fit)]
-    without: list[Term] = []  # terms that were tried
+    without: list[Term] = []  # the terms that have no lattice after all
     while True:
         boxes: list[Box] = []
         failed: list[Term] = []
@@ -123,7 +123,7 @@ def lattices(
             for basis, part in bases_of(box, input_dim, whole):
                 within = basis.error if whole else max(basis.left_out / 4, basis.error)
                 if too_few or within > (largest_error if whole else largest_within):
-                    failed += part.terms  # a narrow band at frequencies beyond the modes allowed
+                    failed += part.terms  # a narrow band of frequencies beyond the modes that are allowed
                 made.append(LatticeBlock(basis, part.terms[0].coupling, part, not whole, allowed))
         if not failed:
             return made, rest + without
@@ -200,7 +200,7 @@ def sized_box(
     empty = Box((term,), (False,), tuple(dims), tuple(periods), tuple(sides), fixed)
     share = left_out / max(float(term.variance.detach()), 1e-300) / len(dims)
     best = None
-    # Where modes are too few for the accuracy asked, a smaller box leaves more of them for the high frequencies.
+    # If there are too few modes for the accuracy, a smaller box leaves more of them for the high frequencies.
     for tolerance in [images] + [t for t in (1e-2, 3e-2, 1e-1) if t > images]:
         box = _with_period(empty, input_dim, tolerance, max(share, 1e-4 * (tolerance > images)), seen)
         if box is None:
@@ -208,8 +208,8 @@ def sized_box(
         longest = min(8 * modes.largest, {1: 1 << 20, 2: 1 << 15, 3: 1 << 12}[len(dims)])
         tails = _seen_along(box, input_dim, share, longest, seen)
         box = _with_modes(box, tails, share, modes)
-        # Both as shares of the posterior variance, of which `left_out` is a share `images`: an image's was
-        # measured, in one to three dimensions.
+        # Both errors are relative to the posterior variance, of which `left_out` is the fraction `images`. The error of
+        # the images was measured in one to three dimensions.
         error = images * box.left_out / left_out + (0.05 * tolerance) ** 2
         if best is None or error < best[1]:
             best = (box, error)
@@ -234,7 +234,7 @@ def _with_period(box: Box, input_dim: int, tolerance: float, negative: float, se
         decay_length(term, input_dim, i, side, 0.3) if room else 0.0
         for i, side, room in zip(box.dims, box.side, rooms, strict=True)
     ]
-    n = {1: 2048, 2: 160, 3: 40}[len(box.dims)]  # points in each axis of the FFT that tries a cut-off
+    n = {1: 2048, 2: 160, 3: 40}[len(box.dims)]  # points along each axis of the FFT that tries a cut-off
     for q in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0):
         if math.inf in scale:
             return None
@@ -322,14 +322,14 @@ def _seen_along(box: Box, input_dim: int, share: float, longest: int, seen: Seen
     decays = [decay_length(term, input_dim, i, side, 0.3) for i, side in zip(box.dims, sides, strict=True)]
     lengths = [side if math.isinf(length) else length for length, side in zip(decays, sides, strict=True)]
     finest = share
-    while True:  # until what counts more is below the share, too
+    while True:  # until the weighted share is below the limit too
         found = []
         for axis, tail in zip(axes, tails_along(box, input_dim, axes, finest, longest), strict=True):
             theta = torch.zeros(len(tail), input_dim, dtype=torch.float64, device="cpu")
             step = 2 * math.pi / box.period[axis] * torch.arange(1, len(tail) + 1, dtype=torch.float64, device="cpu")
             for other, i in enumerate(box.dims):
                 theta[:, i] = step * (lengths[axis] / lengths[other])
-            mass = tail - torch.cat([tail[1:], tail[-1:] * 0])  # of mode m + 1
+            mass = tail - torch.cat([tail[1:], tail[-1:] * 0])  # the mass of mode m + 1
             found.append((mass * seen(theta)).flip(0).cumsum(0).flip(0))
         if finest < 1e-15 or all(float(tail[len(tail) // 2]) <= share or len(tail) > longest // 2 for tail in found):
             return found
@@ -349,12 +349,12 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
     between = torch.cat([between, near(64, 1, seed=axis)]) * line.period[0]
     with torch.no_grad():
         exact = plain(continued(term, box.cut_off[0], line, between, input_dim))
-        size = 3**5  # powers of three: odd, and quick to transform
+        size = 3**5  # powers of three are odd, and fast to transform
         while True:
             c = plain(by_transform(term, box.cut_off[0], replace(line, m=(size // 2,)), input_dim))  # [size]
             series = series_at(c[None].to(torch.complex128), 2 * math.pi / line.period[0] * between)[0].real
             c = c[size // 2 :].clamp_min(0) * torch.where(torch.arange(size // 2 + 1, device="cpu") > 0, 2.0, 1.0)
-            beyond = c.flip(0).cumsum(0).flip(0)[1:]  # beyond[m]: more than m
+            beyond = c.flip(0).cumsum(0).flip(0)[1:]  # beyond[m] is the mass of the modes above m
             outer = float(beyond[size // 4])
             resolved = float((series - exact).abs().max()) <= 8 * outer + 1e-6
             if (outer <= share and resolved) or size > longest:

@@ -55,12 +55,14 @@ from ..solvers.pcg import ConvergenceWarning
 from .basis import Lattice, same_modes
 from .kinds import OnModes, about
 
-# Explicit functions beside a lattice at the most: each is a transform of the data, and a row of a dense matrix.
+# The largest number of explicit functions next to a lattice. Each costs a transform of the data, and a row of a dense
+# matrix.
 LARGEST_BESIDE = 512
-# Beyond this ratio of a mode's information to its prior precision rounding spoils the Toeplitz matrix.
+# Above this ratio of the data's information on a mode to its prior precision, the Toeplitz matrix loses too many
+# digits.
 LARGEST_INFORMATION = 1e11
 
-# L[i][r] `[c]`: None where zero.
+# L[i][r] `[c]`, or None for zero.
 Planes = list[list[Tensor | None]]
 
 
@@ -86,7 +88,7 @@ class Joint:
     """
 
     kinds: Functionals | None = None
-    on_modes: Sequence[OnModes | None] = (None,)  # of each kind, of which values are the first
+    on_modes: Sequence[OnModes | None] = (None,)  # for each kind of observation, of which values are the first
 
     def __init__(
         self, lattices: Sequence[Lattice], beside: Sequence[Basis] = (), roots: Sequence[Tensor | None] | None = None
@@ -166,7 +168,7 @@ class Joint:
                         part += plane.square() * weight * total
         return torch.cat(parts)
 
-    # Weights of the basis, of the lattice's outputs, and of prior paths.
+    # Conversions between the weights of the basis, of the lattice's outputs, and of prior paths.
 
     def mixed(self, z: Tensor, planes: Planes | None = None) -> list[Tensor]:
         """L z, the coefficients of each output: `[r, t c] -> t times [r, c]`."""
@@ -237,7 +239,7 @@ class Joint:
         beside = [R @ part for _, R, part in self._each_beside(v)]
         if self.mixing is None:
             return torch.cat([self.roots[0] @ z.unflatten(1, (self.num_outputs, self.size)), *beside], dim=2)
-        # what data say nothing of, how lattices share a mode's value, stays as it was
+        # Several lattices can share a mode. The data determine the sum of their weights; the rest stays as it was.
         change = (z - z_before).unflatten(1, (self.num_outputs, self.size)).unbind(1)
         rows = torch.stack([_sum(change, u) for u in self.mixing], dim=1)  # [s, q t, c]
         each = zip(w.split(self.size, dim=2), self.roots, rows.split(self.num_outputs, dim=1), strict=False)
@@ -258,7 +260,7 @@ class Joint:
             yield basis, R, v[:, start:stop].unflatten(1, (self.num_outputs, basis.size))
             start = stop
 
-    # What is observed at data: places `[n, d]`, and the channel of each, `[n]`; None for values of one output.
+    # What is observed: places `[n, d]`, and the channel of each datum `[n]`, or None for values of one output.
 
     def outputs_of(self, channels: Tensor | None) -> Tensor | None:
         """The output of each datum; None where there is one output."""
@@ -332,7 +334,7 @@ class Joint:
         """
         h = self.lattice.num_pairs
         cosines = torch.cat([lattice.scales().square() for lattice in self.lattices])
-        cosines[:, h : 2 * h] = 0  # sum_j a_j^2 cos(theta_j . r): the sines' products are in it
+        cosines[:, h : 2 * h] = 0  # sum_j a_j^2 cos(theta_j . r), which includes the products of the sines
         coefficients, angles = self.lattice.coefficients(cosines), self.lattice.angles(X[a] - X[b])
         if self.kinds is None or channels is None:
             series = series_at(coefficients, angles).real  # [q, p]
@@ -375,7 +377,7 @@ def _divided(W: Tensor, scales: Tensor) -> Tensor:
     return torch.where(scales > 0, W / torch.where(scales > 0, scales, 1.0), 0.0)
 
 
-# What is left of data: a matrix, and right-hand sides.
+# The information in the data: a matrix, and right-hand sides.
 
 
 @dataclass(frozen=True)
@@ -415,7 +417,7 @@ class Information:
         E = columns * precision[:, None]  # [n, e]
         cross = X.new_zeros(0, basis.num_outputs * lattice.size)
         if E.shape[1]:
-            rows = E.mT.split(16)  # transformed together
+            rows = E.mT.split(16)  # the rows that are transformed together
             cross = torch.cat([basis.unmixed(basis.adjoints(X, some, accuracy, channels)) for some in rows])
         return Information(torch.cat(generators), cross, E.mT @ columns)
 
@@ -452,7 +454,7 @@ def _accuracy(
     return min(coarsest, max(finest, 1e-3 / max(largest, 1e-300)))
 
 
-# Rows of weights, two by two.
+# Packed rows: two real rows of weights as one complex row.
 
 
 def real_rows(Z: Tensor) -> Tensor:
@@ -504,17 +506,18 @@ def _unitary(basis: Joint) -> Tensor:
 class System:
     """M = I + S^T Lambda^-1 S on real weights `[r, t c + e]`."""
 
-    _rows = 32  # right-hand sides iterated on together
-    # Iterations are in single precision where transforms have this many numbers at the least, and the data's
-    # information is at most this many times the prior's; residuals are in double precision, and corrected by a second
-    # solve. A pass that reduces the squared error by less than the last number is the last one (benchmarks/lattice.py).
+    _rows = 32  # the number of right-hand sides in one run of the iterations
+    # Iterations are in single precision if transforms have at least `_single_from` numbers, and if the information of
+    # the data is at most `_largest_in_single` times the prior's. Residuals are in double precision, and a second solve
+    # corrects the first. The last pass is one that does not reduce the squared error below `_progress` times the one
+    # before (benchmarks/lattice.py).
     _single_from, _largest_in_single, _progress = 1 << 14, 1e7, 0.1
 
     def __init__(self, basis: Joint, information: Information) -> None:
         self.basis, self.lattice = basis, basis.lattice
         self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
         self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
-        totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # of precisions
+        totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # the sums of the precisions
         self.information = basis.information(totals)  # [t c]: data's, over the prior's
         spectra = [self._spectrum(T) if total else None for T, total in zip(self.generator, totals, strict=True)]
         self._double = _Operator(spectra, basis, self._packed_cross(), self.corner.to(torch.complex128))
@@ -548,7 +551,8 @@ class System:
         """`cross`, each row by itself: `[e, t c]`, complex."""
         if not len(self.cross):
             return self.cross.to(torch.complex128)
-        rows = torch.stack([self.cross, torch.zeros_like(self.cross)], dim=1).flatten(0, 1)  # each with a row of zeros
+        # each row is paired with a row of zeros
+        rows = torch.stack([self.cross, torch.zeros_like(self.cross)], dim=1).flatten(0, 1)
         rows = torch.cat([rows, rows.new_zeros(len(rows), len(self.corner))], dim=1)
         return packed(self.basis, rows)[:, : self.cross.shape[1]]
 
@@ -700,7 +704,7 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack([torch.dot(x, y) for x, y in zip(real_rows(a), real_rows(b), strict=True)])
 
 
-# Preconditioners: exact on the heaviest weights, or in the space of few data.
+# Preconditioners. One is exact on the modes with the most information, and one in the space of few data.
 
 
 class Preconditioner(Protocol):
@@ -716,7 +720,8 @@ class Head:
         lattice, information = system.lattice, system.information
         h, e, device = lattice.num_pairs, len(system.corner), information.device
         each = information.view(-1, lattice.size)  # [t, c]
-        once = torch.cat([each[:, :h], each[:, 2 * h :]], dim=1).flatten()  # a pair's cosine and sine have the same
+        # a pair's cosine and sine have the same information
+        once = torch.cat([each[:, :h], each[:, 2 * h :]], dim=1).flatten()
         order = once.argsort(descending=True)[: (size + 1) // 2].sort().values
         r, q = order // (h + 1), order % (h + 1)
         pairs = q < h
@@ -727,11 +732,11 @@ class Head:
         corner = system.corner + torch.eye(e, dtype=block.dtype, device=device)
         block = torch.cat([torch.cat([block, cross.mT], dim=1), torch.cat([cross, corner], dim=1)])
         self.factor = torch.linalg.cholesky(block)
-        # where packed rows have these: the waves j and -j of pairs, and constants and explicit functions
+        # The places of these in packed rows: the waves j and -j of pairs, then constants and explicit functions.
         self.up, self.down = r * lattice.size + h + 1 + q, r * lattice.size + h - 1 - q
         self.ones = torch.cat([one * lattice.size + h, torch.arange(e, device=device) + len(information)])
         boxed = torch.cat([each[:, :h].flip(1), each[:, 2 * h :], each[:, :h]], dim=1).flatten()
-        self.diagonal = torch.cat([1 / (1 + boxed), boxed.new_ones(e)]).repeat_interleave(2)  # of M^-1
+        self.diagonal = torch.cat([1 / (1 + boxed), boxed.new_ones(e)]).repeat_interleave(2)  # the diagonal of M^-1
 
     def to_single(self) -> Head:
         """The same in single precision."""
@@ -744,7 +749,7 @@ class Head:
         if not len(self.factor):
             return Z
         up, down = R[:, self.up], R[:, self.down]
-        # weights of cosines and of sines, a + i b for rows a and b
+        # weights of cosines and of sines, as a + i b for two rows a and b
         W = torch.cat([(up + down) * 0.5**0.5, (up - down) * (1j * 0.5**0.5), R[:, self.ones]], dim=1)  # [p, k]
         columns = torch.view_as_real(W).movedim(0, 1)  # [k, p, 2]
         X = solved(self.factor, columns.flatten(1)).view(columns.shape).movedim(1, 0).contiguous()
@@ -781,10 +786,10 @@ def dense_block(system: System, index: Tensor) -> Tensor:
     """Rows and columns of M on the lattice's weights `index`: from generators at sums and differences of modes."""
     lattice, h = system.lattice, system.lattice.num_pairs
     p = index % lattice.size
-    sines = (p >= h) & (p < 2 * h)  # the others are cosines, and the constant
+    sines = (p >= h) & (p < 2 * h)  # the others are cosines and the constant
     place, inverse = torch.where(p < 2 * h, p % max(h, 1) + h + 1, torch.full_like(p, h)).unique(return_inverse=True)
     j = lattice.place_modes(place)  # [m, d]
-    flat = torch.zeros_like(place)  # a place in the flattened box is linear in the mode
+    flat = torch.zeros_like(place)  # the index into the flattened box is linear in the mode
     for axis, n in enumerate(system.generator.shape[1:]):
         flat = flat * n + j[:, axis]
     here = inverse + sines * len(place)
@@ -796,7 +801,7 @@ def dense_block(system: System, index: Tensor) -> Tensor:
         if not bool((T != 0).any()):
             continue
         minus, plus = T[len(T) // 2 + flat[:, None] - flat], T[len(T) // 2 + flat[:, None] + flat]  # [m, m]
-        # sums over the data of cos cos, cos sin, sin sin; the generator is that of exp(-i theta . x)
+        # Sums over the data of cos cos, cos sin and sin sin. The generator has the sums of exp(-i theta . x).
         cosines = torch.cat([minus.real + plus.real, minus.imag - plus.imag], dim=1)
         both = torch.cat([cosines, torch.cat([-minus.imag - plus.imag, minus.real - plus.real], dim=1)])  # [2 m, 2 m]
         if kind is not None:

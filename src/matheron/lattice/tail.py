@@ -80,7 +80,7 @@ class Shells:
     def lattices(self, block: LatticeBlock, input_dim: int) -> list[Lattice]:
         """The lattices of what a block's terms have beyond its modes, from the lowest frequencies to the highest."""
         box, k = block.box, len(block.box.dims)
-        highest = [p / (self.shortest * (side or p)) for p, side in zip(box.period, box.side, strict=True)]  # modes
+        highest = [p / (self.shortest * (side or p)) for p, side in zip(box.period, box.side, strict=True)]  # in modes
         tails = _tails(box, input_dim, 4 * int(max(highest)))
         inner = first = box.edges
         shells: list[tuple[Box, Tensor]] = []
@@ -91,8 +91,8 @@ class Shells:
             c = _variances(shell, inner, input_dim)
             shells.append((shell, c))
             inner = shell.edges
-        # The outermost octave has the mass beyond the last box too, by the spectrum's marginals: what they count twice
-        # is the same share of both.
+        # The outermost octave also gets the mass beyond the last box. The marginals of the spectrum count some mass
+        # twice, but by the same fraction in both.
         beyond_first, beyond_last = (
             sum(
                 _beyond(tail, edge * p / (2 * math.pi) - 0.5)
@@ -118,15 +118,16 @@ class Shells:
         """
         k = len(tails)
         share = max([allowed / k] + [_beyond(tail, m) for tail, m in zip(tails, highest, strict=True)])
-        # One lattice more at the least.
+        # There is at least one more lattice.
         share = min(share, max(_beyond(tail, m) for tail, m in zip(tails, box.m, strict=True)) / self.growth)
         last = [max(m, int((tail > share).sum())) for m, tail in zip(box.m, tails, strict=True)]
         gains = [(b + 0.5) / (m + 0.5) for m, b in zip(box.m, last, strict=True)]
-        # How much frequencies grow in all, to the second lattice, and from each to the next: logarithms, and geometric
-        # means over the coordinates.
+        # The logarithms of how much frequencies grow: in total, to the second lattice, and from each lattice to the
+        # next. They are geometric means over the coordinates.
         total = sum(map(math.log, gains)) / k
         periods = math.prod(p / (side or p) for p, side in zip(box.period, box.side, strict=True))
-        steps = 0.5 * (self.first_modes * box.num_modes) ** (1 / k)  # of the second lattice, on each side of zero
+        # the steps of the second lattice on each side of zero
+        steps = 0.5 * (self.first_modes * box.num_modes) ** (1 / k)
         largest = max(2.0, steps / self.inside)
         second = math.log(min(largest, max(2.0, (self.first_modes * periods) ** (1 / k) / self.period)))
         further = math.log(min(largest, self.growth))
@@ -174,7 +175,7 @@ def _variances(shell: Box, inner: list[float], input_dim: int, fewest: int = 1 <
     """
     k, parts = len(shell.m), 1
     while shell.num_modes * (parts + 2) ** k <= fewest:
-        parts += 2  # an odd number, so that the centre of a cell remains one
+        parts += 2  # the number stays odd, so that one part is at the centre of the cell
     by = [1 if fixed else parts for fixed in shell.fixed]
     fine = replace(
         shell,
@@ -207,7 +208,7 @@ def _coefficients(shell: Box, input_dim: int) -> Tensor:
     return total
 
 
-# Data given on the lattice of a prior that has a tail.
+# Conditioning of a prior with a tail: the data are given to its lattice.
 
 
 def split_tail(prior: PriorPaths) -> tuple[PriorPaths, PriorPaths | None]:

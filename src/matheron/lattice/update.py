@@ -26,7 +26,8 @@ from .kinds import TooManyKinds, covariances_of_groups, functionals_at, located,
 from .system import LARGEST_INFORMATION, DataSpace, Information, Joint, System, largest_dense, right_hand_side
 from .tail import can_condition_on_lattice, split_tail, values_at, variances_at, with_tail
 
-# What the mean may err by on the lattice, in posterior standard deviations, before it is said, or solved for densely.
+# If the error of the mean on the lattice may be larger than this, in posterior standard deviations, there is a warning,
+# or the data are solved for densely.
 LARGEST_MEAN_ERROR = 0.1
 
 
@@ -93,8 +94,8 @@ class LatticeUpdate(Update):
 
     fields = ("data_count", "own_targets")
     kinds: Functionals | None
-    misfit: float | None = None  # (y - mean)^T (K + noise)^-1 (y - mean) per datum; files do not keep it
-    local_error: float = 0.0  # of the mean, see `local_error`; nor this
+    misfit: float | None = None  # (y - mean)^T (K + noise)^-1 (y - mean) per datum; it is not saved
+    local_error: float = 0.0  # the error of the mean that the function `local_error` found; it is not saved
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class LatticeUpdate(Update):
             got = tuple(getattr(self, name).shape)
             if got != shape:
                 raise ValueError(f"LatticeUpdate.{name}: expected {list(shape)}, got {list(got)}")
-        self.kernel.terms(len(self.origin))  # says whether it fits the dimensions
+        self.kernel.terms(len(self.origin))  # raises an error if the kernel does not fit the dimensions
 
     def check_beside(self, prior: PriorPaths) -> None:
         fits = len(self.rhs) == prior.num_paths and self.kernel.num_outputs == prior.num_outputs
@@ -240,9 +241,9 @@ class Conditioning:
         self.basis, self.kernel, self.mean, self.origin = basis, kernel, mean, origin.double()
         self.settings, self.known, self.tail = settings, known, tail
         self.local_error = 0.0
-        self.few: list[_Seen] | None = [] if known is None else None  # where they are few, the data themselves
-        self.eps: list[Tensor] = []  # of these, [s, n] each
-        self.rhs: Tensor | None = None  # of the paths, less w: [s, t c + e]
+        self.few: list[_Seen] | None = [] if known is None else None  # the data themselves, as long as they are few
+        self.eps: list[Tensor] = []  # the noise that was drawn for these, [s, n] each
+        self.rhs: Tensor | None = None  # the right-hand sides of the paths, without w: [s, t c + e]
         if known is None:
             self.information, self.num_data = Information.none(basis), 0
             zero = self.information.corner.new_zeros(1, basis.num_outputs * basis.size + basis.num_beside)
@@ -403,7 +404,7 @@ def given_on_lattice(
     return conditioning.paths(prior)
 
 
-# Variances.
+# The variances of paths on a lattice.
 
 
 class LatticeVariance:
@@ -413,11 +414,11 @@ class LatticeVariance:
     that of the lattice's kernel, to the tolerance of the draw. The data say nothing about what lies beyond the modes.
     """
 
-    requires_grad = False  # nothing on a lattice is in a graph
-    # Points whose variances are solved for together, numbers of their right-hand sides, the share of a variance that it
-    # may err by, and the error of transforms.
+    requires_grad = False  # tensors on a lattice are in no graph
+    # The number of points whose variances are solved for together; the size of their right-hand sides; the relative
+    # error of a variance; and the error of transforms.
     _rows, _block, _share, _accuracy = 64, 1 << 23, 1e-3, 1e-12
-    _largest_work = 1 << 27  # points times numbers of a transform: about a minute of one CPU core
+    _largest_work = 1 << 27  # points times the size of a transform: about a minute of one CPU core
 
     @torch.no_grad()
     def __init__(self, update: LatticeUpdate, prior: PriorPaths) -> None:
@@ -457,9 +458,10 @@ class LatticeVariance:
         phi = basis.adjoint(X, torch.eye(len(X), device="cpu").to(X), self._accuracy, channels)  # [p, t c + e]
         prior, directions = phi.square().sum(1), max(1.0, 0.1 * self.system.effective_dimension)
         u, error = None, self._share * float(prior.max())
-        while True:  # for what the prior's variance is not to err by, then for what turns out to be left of it
+        while True:  # first to the accuracy that the prior variance needs, then to that of the variance found
             u, _ = self.system.solve(phi, u, self.head, math.sqrt(error / directions))
-            variance = ((2 * phi - self.system.product(u)) * u).sum(1).clamp_min(0)  # errors of u count by the square
+            # the square of the error of u enters
+            variance = ((2 * phi - self.system.product(u)) * u).sum(1).clamp_min(0)
             needed = self._share * max(float(variance.min()), 1e-10 * float(prior.max()))
             if error <= 2 * needed:
                 return variance
@@ -469,7 +471,7 @@ class LatticeVariance:
 _variance_of = Recorder(LatticeVariance)
 
 
-# How far the mean is right on a lattice.
+# The error of the mean on a lattice.
 
 
 def mean_error(misfit: float | None, tolerance: float, local: float = 0.0, of_all: float = 2.0) -> float:
@@ -541,7 +543,7 @@ def local_error(
     n, k, device, t = len(X), min(neighbours, len(X)), X.device, basis.num_outputs
     if n < 2:
         return 0.0
-    generator = torch.Generator().manual_seed(0xE4404)  # not one that data may have been made with
+    generator = torch.Generator().manual_seed(0xE4404)  # a fixed seed that the user's data are unlikely to have
     p = min(max(distances // n, places[0]), places[1]) // 2
     if basis.kinds is not None:  # covariances of functionals take longer
         p = max(4, min(p, 32, round(covariances / (2 * ((k + 1) * mean_atoms(basis.kinds)) ** 2))))
@@ -554,9 +556,10 @@ def local_error(
     between = torch.lerp(X[some], X[beside[number, number % beside.shape[1]]], u[:p, :1])
     x = torch.cat([between, torch.lerp(lower, upper, u[p:])])  # [2 p, d]
     near = nearest(x / side, X / side, k)  # [2 p, k]
-    index = torch.arange(len(x) * (k + 1), device=device).view(len(x), k + 1)  # a place, then its data
+    # each row has a place, and then its nearest data
+    index = torch.arange(len(x) * (k + 1), device=device).view(len(x), k + 1)
     Z = torch.cat([x[:, None], X[near]], dim=1).flatten(0, 1)  # [2 p (1 + k), d]
-    # at a place it is the value, of the output of the datum nearest to it
+    # at a place, it is the value of the same output as that of the nearest datum
     of = None if channels is None else torch.cat([channels[near[:, :1]] % t, channels[near]], dim=1)
     i, j = torch.tril_indices(k + 1, k + 1, device=device)
     of_pairs = basis.covariances(Z, index[:, i].flatten(), index[:, j].flatten(), None if of is None else of.flatten())
@@ -588,7 +591,7 @@ def _kriged(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def _with_floor(noise: Tensor, basis: Joint, channels: Tensor | None) -> Tensor:
     """Noise of more data for paths on a lattice: as small as rounding allows where it is zero, or nearly."""
     each = noise.new_tensor(basis.largest_variances()) / (0.1 * LARGEST_INFORMATION)
-    of_outputs = each.view(-1, basis.num_outputs).amax(1)  # the largest of an observation's kind
+    of_outputs = each.view(-1, basis.num_outputs).amax(1)  # the largest over the outputs of each kind of observation
     smallest = of_outputs[:1] if channels is None else of_outputs[channels // basis.num_outputs]
     if not bool((noise < smallest).any()):
         return noise

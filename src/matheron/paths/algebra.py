@@ -349,12 +349,12 @@ def _merge(combination: LinearCombination) -> Record | None:
             level = level + w * record.mean.value
         elif len(w) == 1:
             means.append((record.mean, w))
-        else:  # a record's mean is one for all paths
+        else:  # the weights differ between paths, but a record has the same mean for all of them
             return None
     if not _one_basis_each(terms):
         return None
     terms, mean = _added(terms), ConstantMean(level[0]).to(like)
-    if len(level) > 1:  # each path has its own: the weights of a function that is 1
+    if len(level) > 1:  # each path has its own constant: it is the weight of a function that is 1 everywhere
         axes = torch.eye(len(like) + 1, dtype=like.dtype, device=like.device)
         one = Products(axes[None, None, -1:], like.new_ones(1, 1), like[None])
         terms.append(WeightedSum(one, level.expand(-1, t)[..., None], origin=like))
@@ -431,7 +431,7 @@ def _same(a: Tensor | Value | None, b: Tensor | Value | None) -> bool:
         return a.dtype == b.dtype and torch.equal(a, b)
     if not isinstance(a, Value) or not isinstance(b, Value) or type(a) is not type(b):
         return False
-    if type(a).__module__.split(".")[0] != "matheron":  # a user's class may have more than its tensors and fields
+    if type(a).__module__.split(".")[0] != "matheron":  # a user's class can have more than its tensors and fields
         return False
     if isinstance(a, OwnFunction) and a.function is not b.function:
         return False
@@ -449,7 +449,7 @@ def _sum_of_means(means: Sequence[tuple[Mean, Tensor]], t: int, like: Tensor) ->
     """sum_i w_i m_i, with w `[1, t or 1]` the same for all paths: A of the means side by side."""
     columns = []
     for mean, w in means:
-        p = mean(like.expand(1, -1)).shape[-1]  # 1, or t
+        p = mean(like.expand(1, -1)).shape[-1]  # p is 1 or t
         columns.append(w.T.expand(t, 1) if p == 1 else torch.diag(w[0].expand(t)))
     return Mixed(Stacked([mean for mean, _ in means]), torch.cat(columns, dim=1)).to(like.device, like.dtype)
 
@@ -506,7 +506,7 @@ def _softplus(f: Tensor) -> Tensor:
     return 0.5 * (f + magnitude) + torch.log1p((-magnitude).exp())
 
 
-# Functions of values that a file may name.
+# The functions of values that a saved file can name.
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "abs": torch.abs,
     "atan": torch.atan,
@@ -637,7 +637,7 @@ def mapped(f: AbstractFunctions, function: Callable[[Tensor], Tensor]) -> Abstra
 def _transformed(f: AbstractFunctions, transform: Transform) -> AbstractFunctions:
     """A transform of each output, or of the outputs of a point together."""
     t = f.num_outputs
-    count = transform(f._origin.new_full((1, t), torch.nan)).shape[-1]  # zero may be no category
+    count = transform(f._origin.new_full((1, t), torch.nan)).shape[-1]  # NaN, because zero may not be a category
     takes = transform.input_dim(count)
     if takes != t:
         raise ValueError(f"map: expected a transform of {t} outputs, those of the functions, got one of {takes}")
@@ -876,7 +876,7 @@ class Stack(Combined):
         return self._side_by_side([f._variance_of(functionals).to(self.dtype) for f in self.functions])
 
     def _side_by_side(self, parts: list[Tensor]) -> Tensor:
-        if any(part.ndim == 3 for part in parts):  # some were given targets of each path's own
+        if any(part.ndim == 3 for part in parts):  # some have targets for each path
             parts = [part.expand(self.num_paths, -1, -1) for part in parts]
         return torch.cat(parts, dim=-1)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..export import FunctionModule
 
-# What functions are added to and multiplied with: one number for all, one for each path `[s]`, or `[s or 1, t]`.
+# What functions can be added to or multiplied with: one number, one number for each path `[s]`, or `[s or 1, t]`.
 Number = float | Tensor | np.ndarray
 
 
@@ -42,7 +42,7 @@ class AbstractFunctions(EvaluableFunctions):
     path by path.
     """
 
-    # NumPy's numbers leave sums and products with functions to the methods below.
+    # With this, NumPy's numbers use the methods below for sums and products with functions.
     __array_ufunc__ = None
 
     @final
@@ -280,7 +280,7 @@ class AbstractFunctions(EvaluableFunctions):
         transform = as_map(network, self.input_dim, input_dim, like=self._origin)
         return self._of(transform.owned() if detach else transform)
 
-    # What becomes of them elsewhere.
+    # Conversions to other forms.
 
     @final
     def to_xarray(self, axes: Mapping[str, ArrayLike] | DataArray | Dataset, *, name: str = "field") -> DataArray:
@@ -318,7 +318,7 @@ class AbstractFunctions(EvaluableFunctions):
         >>> torch.func.vmap(hessian)(x).shape
         torch.Size([10, 2, 2])
         """
-        from ..export import to_module  # which comes later in the import order
+        from ..export import to_module  # export comes after paths in the import order
 
         return to_module(self)
 

@@ -94,7 +94,8 @@ def pays(features: Features, s: int, n: int, fewest: int = 64, num_points: int =
         num_points: evaluations at so many must repay the cost.
         covariance: operations that a covariance costs, in those of a matrix product (measured on a CPU).
     """
-    if any(block.role == BEYOND for block in features.blocks):  # such lattices repeat themselves within the domain
+    # the lattices of high frequencies repeat themselves inside the domain
+    if any(block.role == BEYOND for block in features.blocks):
         return False
     costs = [cost for basis in features.bases if (cost := basis.adjoint_cost(n)) is not None]
     if n < fewest or not costs or features.num_bases > 1:
@@ -125,7 +126,7 @@ def _at(terms: list[WeightedSum], sites: Sites) -> Tensor:
 def _places(features: Features, sites: Sites, t: int, count: int) -> Sites:
     """Sites in the domain and some of the data."""
     X = sites.points
-    generator = torch.Generator().manual_seed(0xF01D)  # not one that data may have been made with
+    generator = torch.Generator().manual_seed(0xF01D)  # a fixed seed that the user's data are unlikely to have
     assert features.domain is not None
     u = torch.rand(count, X.shape[1], generator=generator, dtype=torch.float64, device="cpu").to(X)
     some = torch.randperm(len(X), generator=generator, device="cpu")[:count].to(X.device)

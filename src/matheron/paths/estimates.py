@@ -31,6 +31,6 @@ def estimated_variance(f: EvaluableFunctions, x: Tensor) -> Estimate:
     values = f._values(x)
     try:
         squares = (values - f._mean(x)).square()
-    except TypeError:  # the mean has no closed form: theirs, and one degree of freedom less
+    except TypeError:  # the mean has no closed form, so the paths' own mean is used, which costs a degree of freedom
         squares = (values - values.mean(0)).square() * (s / (s - 1))
     return Estimate(squares.mean(0).squeeze(-1), (squares.std(0) / math.sqrt(s)).squeeze(-1))

@@ -98,7 +98,8 @@ class Data(Value):
         keys = self.sites.keys()
         if keys is None:
             return self
-        # At its own data a path has the value to the solver's rounding: that is no contradiction.
+        # At its own data a path has the observed value, up to the solver's error. A repeated datum within this
+        # tolerance is no contradiction.
         tolerance = torch.finfo(self.y.dtype).eps ** 0.4 * float(self.y.detach().abs().max()) if self.y.numel() else 0.0
         first: dict[tuple[float, ...], int] = {}
         keep = []
@@ -312,7 +313,7 @@ class ExactUpdate(CentredUpdate):
         return variance_in_blocks(_posterior_of(self), sites, self.num_centres)
 
     def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
-        # What had to be added to the diagonal for the paths counts as noise; it was said then.
+        # The jitter that was added to the diagonal counts as noise, as it does in the paths. There was a warning then.
         jitter = 0.0 if self.solver_stats is None else self.solver_stats.jitter
         operator = KernelOperator(self.kernel.double(), self.sites.double(), self.noise.double() + jitter)
         return PosteriorCovariance(operator, self.factor if solver is None else None, solver, self.requires_graph())
@@ -417,7 +418,8 @@ def exact_update(
     wide, graph = v, torch.is_grad_enabled() and v.requires_grad
     if v.dtype != X.dtype:
         v = v.to(X) if graph else choose_weight_dtype(operator, v, state.deviations, largest=state.largest)
-        if isinstance(state, CholeskyState) and v.dtype != X.dtype == state.L.dtype:  # which need a better factor, too
+        # these weights need a more accurate factor too
+        if isinstance(state, CholeskyState) and v.dtype != X.dtype == state.L.dtype:
             in_double = KernelOperator(kernel.double(), data.sites.double(), data.noise.double())
             state = state.solver.init(in_double)
             v, eps, stats = weights_given_data(state, data, f)

@@ -49,7 +49,8 @@ def functionals_at(f: EvaluableFunctions, observed: Functionals | Sequence[Funct
 
 def functionals_of(f: EvaluableFunctions, functionals: Functionals) -> Tensor:
     """Functionals of every path, `[s, n, t]`, or `[s, n, 1]` where each of them is of one output."""
-    most = max(1, MEMORY_BUDGET // (8 * f.num_paths * f.num_outputs * (f.input_dim + 1)))  # atoms at once
+    # the largest number of atoms that are evaluated together
+    most = max(1, MEMORY_BUDGET // (8 * f.num_paths * f.num_outputs * (f.input_dim + 1)))
     firsts = torch.arange(0, len(functionals.weights), most, device=functionals.starts.device)
     rows = torch.searchsorted(functionals.starts, firsts)
     edges = sorted({0, *rows.tolist(), len(functionals)})
@@ -168,5 +169,6 @@ def undone(transform: Transform, t: int, data: Observations) -> Observations:
     inner = transform.inverse(y[..., None].expand(*y.shape, t))  # [..., n, t]
     slope = transform.derivative(inner)
     inner, slope = sites.own(inner), sites.own(slope)
-    slope = slope if slope.ndim == 1 else slope[0]  # where there is noise it is the same everywhere
+    # where there is noise, the transform is affine and its slope is constant
+    slope = slope if slope.ndim == 1 else slope[0]
     return Observations(sites, inner, torch.where(noise > 0, noise / slope.square(), noise))

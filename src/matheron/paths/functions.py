@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .estimates import Estimate
 
 Index = int | slice | Sequence[int] | Tensor
-# Some of the outputs, f[..., 0], f[..., [2, 0]]; and of some of the paths, f[:8, ..., 0].
+# Indices of outputs, as in f[..., 0] and f[..., [2, 0]], and of paths and outputs, as in f[:8, ..., 0].
 OutputIndex = tuple[EllipsisType, Index] | tuple[Index, EllipsisType, Index]
 
 
@@ -73,7 +73,7 @@ class EvaluableFunctions(PlacedFunctions):
     combined.
     """
 
-    # Why there is no mean in closed form, and why no data can be given, where that is so.
+    # The reasons that errors give if there is no mean in closed form, or if no data can be given.
     _without_mean: ClassVar[str] = "it is not known in closed form"
     _without_update: ClassVar[str] = "give data to the paths that these functions are made of, and combine them again"
 
@@ -188,7 +188,7 @@ class EvaluableFunctions(PlacedFunctions):
         """Write the paths to a safetensors file; `matheron.load` reads them back, and runs no code."""
         store.save(self, path)
 
-    # What is known of their law.
+    # What is known of the distribution of the functions.
 
     @final
     def mean(self, x: ArrayLike) -> Tensor:
@@ -324,7 +324,7 @@ class EvaluableFunctions(PlacedFunctions):
         """Points as `[1, n, d]` or `[s, n, d]`, in the paths' dtype and on their device."""
         if not isinstance(x, Tensor):
             check_names(x, "x", self.input_names)
-        origin = self._origin  # asked for once: this is in every call's way
+        origin = self._origin  # stored, because every call needs it several times
         given, x = x, as_real(x, "x").to(origin)
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] not in (1, self.num_paths)):
             raise ValueError(
@@ -380,7 +380,7 @@ class EvaluableFunctions(PlacedFunctions):
 def _picked(count: int, index: Index, what: str, device: torch.device | str = "cpu") -> Tensor:
     """Which of `count` paths or outputs an index asks for, as whole numbers; an integer is a list of one."""
     if isinstance(index, slice):
-        index = list(range(count)[index])  # torch knows no steps backwards
+        index = list(range(count)[index])  # torch does not support negative steps
     elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
         index = operator.index(index)
         if not -count <= index < count:

@@ -26,7 +26,7 @@ def values_on_grid(f: EvaluableFunctions, axes: Sequence[ArrayLike], out: Tensor
     outputs = [f.num_outputs] if f.num_outputs > 1 else []
     shape = [f.num_paths, *map(len, grid), *outputs]
     if isinstance(out, np.ndarray) and out.flags.writeable and out.flags.c_contiguous:
-        out = torch.from_numpy(out)  # shares its memory
+        out = torch.from_numpy(out)  # the tensor and the array share memory
     out = like.new_empty(shape) if out is None else out
     if not isinstance(out, Tensor):
         what = "a read-only or strided array" if isinstance(out, np.ndarray) else type(out).__name__
@@ -60,7 +60,7 @@ def write_by_record(record: Record, axes: list[Tensor], out: Tensor) -> None:
     if transform is not None and not transform.elementwise:
         return write_by_points(lambda x: record.outer(values(record, record.inner(x))), axes, out)
     inner = []
-    for i, axis in enumerate(axes):  # a transform acts on each coordinate by itself
+    for i, axis in enumerate(axes):  # an elementwise transform acts on each coordinate by itself
         x = torch.stack([other[0] for other in axes]).repeat(len(axis), 1)
         x[:, i] = axis
         inner.append(record.inner(x[None])[0, :, i])

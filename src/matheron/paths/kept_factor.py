@@ -115,7 +115,7 @@ def extended_weights(
         watch_spread: as for `exact_update`.
     """
     kernel, n, s = old.kernel, old.num_data, len(data.xi)
-    in_factor = kernel.to(data.noise.device, factor.head.dtype)  # in as many digits as it has
+    in_factor = kernel.to(data.noise.device, factor.head.dtype)  # in the precision of the factor
     new = data.sites[n:].to(factor.head.dtype)
     B = coupled_covariance(in_factor, old.sites.to(factor.head.dtype), new)  # [n, m]
     corner = covariance(in_factor, new)  # [m, m]

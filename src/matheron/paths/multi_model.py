@@ -33,7 +33,7 @@ class OfMembers(_OverSameInputs):
     def __init__(self, members: Sequence[AbstractFunctions]) -> None:
         super().__init__()
         self.members = Parts(members)
-        _OverSameInputs.check(self)  # the rest of what a class checks is not there yet
+        _OverSameInputs.check(self)  # only this part can be checked before the other members are set
 
     @property
     def _parts(self) -> Parts[AbstractFunctions]:
@@ -64,7 +64,7 @@ class OutputPaths(Stack, AbstractPaths):
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> OutputPaths:
         outputs = data.sites.outputs
-        if outputs is None:  # one output in all
+        if outputs is None:  # there is only one output
             return OutputPaths([self.functions[0]._given(data, solver, generator)])
         functions, first = [], 0
         for paths, count in zip(self.functions, self._counts(), strict=True):
@@ -193,12 +193,13 @@ class EnsemblePaths(OfMembers, AbstractPaths):
         records = [record for member in self.members for record in member._records() or []]
         if len(records) == len(self.members):
             found = joined_gradients(records, x, self._place()[of])
-            if found is not None:  # on a GPU: one launch for all members
+            if found is not None:  # on a GPU, one launch serves all members
                 return found
         whose, rank = self.owner[of], self._rank()[of]
         f = x.new_empty(*x.shape[:2], self.num_outputs)
         df = x.new_empty(*f.shape, x.shape[2])
-        for i, member in enumerate(self.members):  # each sees what it would see alone, in the same order
+        # each member gets its own points, in their order, as if it were alone
+        for i, member in enumerate(self.members):
             mine = (whose == i).nonzero()[:, 0]
             if len(mine):
                 f[mine], df[mine] = member._values_and_gradients(x[mine], rank[mine])
@@ -271,7 +272,8 @@ class EnsemblePaths(OfMembers, AbstractPaths):
         return torch.cat(parts)[self._place()]
 
 
-# BatchPaths: paths of a batch of models. Not paths of one model, and so not for applications: its members are.
+# BatchPaths: paths of a batch of models. They are not the paths of one model, so applications take their members
+# instead.
 
 
 @final

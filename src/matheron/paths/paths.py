@@ -198,7 +198,7 @@ class PriorPlusUpdate(AbstractPaths):
         x = inner = self.prior.origin.new_zeros(1, len(self.prior.origin))
         inward, _ = self.input_transform, self.output_transform
         if inward is not None and inward.known:
-            inner = inward(x.new_full((1, self.input_dim), torch.nan))  # zero may be no category
+            inner = inward(x.new_full((1, self.input_dim), torch.nan))  # NaN, because zero may not be a category
         if inner.shape != x.shape or self.mean_function(x).shape not in ((1, 1), (1, self.num_outputs)):
             raise ValueError("Paths: expected a mean and transforms of as many dimensions and outputs")
 
@@ -210,7 +210,7 @@ class PriorPlusUpdate(AbstractPaths):
         return new
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        update = self.mapped(fn).update  # of a parent module that is moved
+        update = self.mapped(fn).update  # called when a parent module is moved
         super()._apply(fn, recurse)
         self._modules["update"] = update
         return self
@@ -380,13 +380,13 @@ class Paths(PriorPlusUpdate):
 
     def _inner_sites(self, sites: Observed) -> Observed:
         """What is observed in terms of the functions in the model's own space: slopes by the chain rule."""
-        inner = self.inner(sites.points[None])[0]  # says where points leave the domain
+        inner = self.inner(sites.points[None])[0]  # raises an error if points are outside of the domain
         if not isinstance(sites, Functionals):
             return Sites(inner, sites.outputs)
         return moved_inside(sites, self.input_transform)
 
     def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
-        from .refreshing import refresh  # which comes later in the import order: it chooses features
+        from .refreshing import refresh  # `refreshing` chooses features, and comes later in the import order
 
         return refresh(self, keep, spec, solver, generator)
 

@@ -39,7 +39,7 @@ class PosteriorCovariance:
         if isinstance(self.factor, Factor | CholeskyState):
             return prior - self.factor.lower(B).to(B).square().sum(0)
         U, _ = self.factor.solve(B)
-        return prior - (U * (B + self.operator.residual(B, U))).sum(0)  # an error of U counts by its square
+        return prior - (U * (B + self.operator.residual(B, U))).sum(0)  # the square of an error of U enters
 
     def covariance(self, x: Observed) -> Tensor:
         """C(x, x) `[p, p]` between sites."""

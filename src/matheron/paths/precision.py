@@ -106,9 +106,9 @@ def narrows_badly(
     mean = exact.mean(0, keepdim=True) if update.v_mean is None else mean
     rounded = cast(Tensor, sum_of([*narrow[0].terms(), *copy.terms()], x[None].to(copy.centres)))
     least = least_variance * coupled_diagonal(update.kernel, some).mean()
-    if update.num_inducing:  # whose values may be known for certain
+    if update.num_inducing:  # the inducing values can have variance zero
         least = torch.maximum(least, least_of_size**2 * exact.square().mean())
-    # The typical variance: some data may have far less noise than others.
+    # The geometric mean of the variance, because some data can have much less noise than others.
     variance = torch.maximum((exact - mean).square(), least).log().mean().exp()
     return bool((rounded.to(exact) - exact).square().mean() > limit**2 * variance)
 

@@ -113,7 +113,7 @@ class PriorPaths(Value):
         merged: list[WeightedSum] = []
         for term in self.feature_terms():
             last = merged[-1] if merged else None
-            if last is not None and last.basis.same_functions(term.basis):  # of several couplings
+            if last is not None and last.basis.same_functions(term.basis):  # one basis, with several couplings
                 merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
             else:
                 merged.append(term)
@@ -181,7 +181,7 @@ def prior_on(
 
 def mixed(features: Features, omega: Tensor) -> Tensor:
     """w = R omega: standard normals `[s, t, ell]`, independent, mixed over the outputs by a root of each coupling."""
-    if all(root is None for root in features.roots):  # one output, or no features at all
+    if all(root is None for root in features.roots):  # one output, or no features
         return omega
     blocks = zip(features.roots, omega.split([b.size for b in features.bases], dim=-1), strict=True)
     return torch.cat([R @ part for R, part in blocks if R is not None], dim=-1)

@@ -70,7 +70,7 @@ def refresh(paths: Paths, keep: Tensor, spec: FeatureSpec, solver: Solver, gener
     a = solved(L, (f - g).mT).mT  # [s, p]
 
     prior = prior.replaced(kept=KernelSum(update.kernel, z, a))
-    if isinstance(given.operator, CorrectedOperator):  # C(., z) has a part that is due to u
+    if isinstance(given.operator, CorrectedOperator):  # a part of C(., z) is due to the randomness of u
         _, _, R = given.operator.halves(z.double())  # [r, p]
         noise = noise._replace(u=noise.u + (a @ R.mT).to(noise.u))
     return paths.replaced(prior=prior, update=_given_same(update, given, prior, paths, noise))

@@ -146,7 +146,7 @@ class PartialDerivatives(Combined):
         )
 
 
-# Records of derivatives.
+# The records of derivatives.
 
 
 @dataclass(eq=False)
@@ -176,7 +176,7 @@ def derivative_record(record: Record, dim: int) -> Record | None:
         return None
     if inward is None:
         direction = torch.eye(len(like), dtype=like.dtype, device=like.device)[dim]
-    else:  # J e_dim, the same everywhere
+    else:  # J e_dim, which is constant
         identity = torch.eye(len(like), dtype=like.dtype, device=like.device)
         user = like.new_zeros(1, inward.input_dim(len(like)))
         direction = inward.vjp(user, identity[None])[0, :, dim]

@@ -176,7 +176,7 @@ class CorrectedOperator(Operator):
         return K_mx, self.state.lower(K_mx), self.root.mT @ self.state.solve(K_mx)[0]
 
     def product(self, V: Tensor) -> Tensor:
-        A, R = self.A.to(V), self.R.to(V)  # a residual is taken in more digits than the data's
+        A, R = self.A.to(V), self.R.to(V)  # in the dtype of V: residuals are computed in higher precision
         return self.operator.product(V) - A.mT @ (A @ V) + R.mT @ (R @ V)
 
     def rows(self, index: Tensor | slice) -> Tensor:
@@ -202,7 +202,7 @@ class CorrectedOperator(Operator):
         return covariance(self.operator.kernel, x) - A.mT @ A + R.mT @ R
 
     def magnitude(self, K: Tensor | None = None) -> Tensor:
-        return self.operator.magnitude()  # of a difference of larger matrices
+        return self.operator.magnitude()  # the operator is a difference of matrices, and this is the size of the first
 
     def requires_graph(self) -> bool:
         return self.operator.requires_graph() or (torch.is_grad_enabled() and self.R.requires_grad)
@@ -265,7 +265,7 @@ def sparse_update(
     if q is None:
         v, stats = update_weights(state, u, f_m[:s], eps)  # [s, m]
         root = ((u - u.mean(0)) / math.sqrt(s)).mT
-    else:  # the mean is one more path, the one with w = 0 and u at its mean
+    else:  # the mean is computed as one more path, which has w = 0 and u at its mean
         v, stats = update_weights(state, torch.cat([u, q.mean[None]]), f_m, torch.cat([eps, 0 * eps[:1]]))  # [s + 1, m]
         root = q.root
     if torch.is_grad_enabled() and v.requires_grad:
@@ -332,7 +332,7 @@ def _with_old_values(
 
     Its weights are in float64 where these, too, have too many digits.
     """
-    device, inducing = new[1].v.device, new[1]  # paths may change dtype and device in one move
+    device, inducing = new[1].v.device, new[1]  # paths can change dtype and device in one move
     prior, before = old[0].to(device), old[1].to(device)
     s, jitter = len(before.v), before.jitter
     f, f_new = (u.sites.own(p.sums(u.sites.points[None]).mT).double() for p, u in ((prior, before), new))  # [s, m]
@@ -340,7 +340,7 @@ def _with_old_values(
     K_new = covariance(kernel.double(), inducing.sites.double())
     K_new.diagonal().add_(jitter.to(K_new))
     V = (before.v if before.v_mean is None else torch.cat([before.v, before.v_mean[None]])).double()  # [s + 1, m]
-    change = torch.nn.functional.pad(f - f_new, (0, 0, 0, len(V) - s))  # the mean has no prior
+    change = torch.nn.functional.pad(f - f_new, (0, 0, 0, len(V) - s))  # zero for the mean, which has no prior path
     V = cholesky_solve(K_new, (V @ K + jitter.to(V) * V + change).mT, "k(Z, Z) + jitter").mT.contiguous()
 
     def with_weights(V: Tensor) -> Inducing:

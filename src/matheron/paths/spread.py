@@ -52,7 +52,7 @@ def warn_of_spread(
     """
     n = operator.size
     p = min(n - prior.drawn_given, max(least_rows, min(n // 4, most_rows)))
-    if p < 1:  # all was there when the paths were drawn
+    if p < 1:  # all data were given when the paths were drawn
         return
     L = last_block(p)
     z = deviation[:, -p:].to(L) @ L  # [s, p]
@@ -69,7 +69,8 @@ def warn_of_spread_nearby(
     """
     n, device = operator.size, operator.device
     first = max(prior.drawn_given, 3 * n // 4)
-    if n - first < 2 or prior.kept is not None:  # whose residuals at the data before are not as if from the prior
+    # with `kept` values, residuals at the earlier data are not those of a prior path
+    if n - first < 2 or prior.kept is not None:
         return
     X = operator.sites.places
     X = X / X.std(0).clamp_min(1e-300)
@@ -104,7 +105,7 @@ def _judge(
         fewest: numbers of all paths together below which there is too much chance.
         least_variance: the share of the prior's variance below which a prediction is rounding, and is not counted.
     """
-    if transformed():  # there are no numbers to look at yet
+    if transformed():  # inside a transform of torch.func, the values are not known yet
         return
     counted = predicted > least_variance * variance
     of_noise = (noise / predicted).clamp_max(1)

@@ -32,7 +32,7 @@ class Update(Value):
     """
 
     kernel: Kernel
-    solver_stats: Stats | None = None  # how the weights were solved for; files do not keep it
+    solver_stats: Stats | None = None  # how the weights were solved for; it is not saved
 
     @property
     @abstractmethod
@@ -155,7 +155,7 @@ class KernelSum(Value):
 def check_sites(kernel: Kernel, sites: Observed, v: Tensor) -> None:
     """ValueError where sites do not fit a kernel and weights `[s, c]`, as those of a file may not."""
     t, outputs = kernel.num_outputs, sites.outputs
-    kernel.terms(sites.points.shape[1])  # says whether it fits the dimensions
+    kernel.terms(sites.points.shape[1])  # raises an error if the kernel does not fit the dimensions
     if v.shape[-1] != len(sites):
         raise ValueError(f"expected weights of {len(sites)} centres, got {v.shape[-1]}")
     if (outputs is None) != (t == 1):
