@@ -110,8 +110,10 @@ def names_outputs(X: object) -> bool:
 
 
 def as_functionals(X: Any, name: str, averaged: Averaging, like: Tensor | None = None) -> tuple[Functionals, list[int]]:
-    """Functionals from what a user gives, one or a list, without the names that a model or paths have of their own;
-    and how many rows each of a list has."""
+    """Functionals from what a user gives, one or a list, and how many rows each of a list has.
+
+    The names of columns are left out: models and paths have them.
+    """
     parts: list[Functionals] = []
     for part in X if isinstance(X, list | tuple) else [X]:
         if not is_observable(part):
