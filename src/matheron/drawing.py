@@ -181,13 +181,13 @@ def _draw_one(
     spec = spec.inside(gp.input_transform, Z)
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)
     if isinstance(gp, SparseGP) and gp.whitened and isinstance(solver, Auto):
-        solver = Cholesky()  # whose factor q(u) is in terms of
+        solver = Cholesky()  # because q(u) is whitened by the Cholesky factor
     if spec.domain is not None or not solver.for_centres:
         on_lattice = drawn_on_lattice(gp, s, spec, solver, detach, generator)
         if on_lattice is not None:
             return on_lattice
     with torch.set_grad_enabled(not detach and torch.is_grad_enabled()):
-        kernel = gp.kernel.to(Z.device, Z.dtype)  # in float64 where features are made of it
+        kernel = gp.kernel.to(Z.device, Z.dtype)  # in the model's dtype; features are made from the float64 kernel
         state = solver.init(KernelOperator(kernel, sites, noise))  # K_nn + noise, or K_mm
         posterior = FactoredPosterior(kernel, sites, noise, state)
         features = make_features(gp.kernel, spec, generator, posterior=posterior, like=Z)  # phi

@@ -41,10 +41,10 @@ STYLE: Any = {  # matplotlib's settings, by name
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
 }
-# The colour maps of values and of standard deviations: dark is low, and light is high.
+# The colour maps of values and of standard deviations. Low values are dark, and high values light.
 VALUES, DEVIATIONS = "viridis", "magma"
 FUNCTION, OBSERVATION = "function: mean ± 2 s.d.", "new observation: mean ± 2 s.d."
-_SHOWN = 12  # how many single paths are drawn; more would hide the band
+_SHOWN = 12  # the number of single paths that are drawn; more would hide the band
 _QUANTILES = ((0.05, 0.95), (0.25, 0.75))
 
 

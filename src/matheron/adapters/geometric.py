@@ -255,10 +255,11 @@ def nearest_on(space: Any, x: Tensor) -> Tensor:
         return torch.nn.functional.normalize(x, dim=-1)
     if isinstance(space, spaces.SpecialOrthogonal):
         U, _, V = torch.linalg.svd(x.reshape(*x.shape[:-1], space.n, space.n))
-        sign = torch.linalg.det(U @ V)  # the last direction turns where the nearest matrix is a reflection
+        # if the nearest orthogonal matrix is a reflection, the last direction is reversed
+        sign = torch.linalg.det(U @ V)
         U = torch.cat([U[..., :-1], U[..., -1:] * sign[..., None, None]], dim=-1)
         return (U @ V).flatten(-2)
-    if isinstance(space, spaces.Hyperbolic):  # the hyperboloid, above the same place
+    if isinstance(space, spaces.Hyperbolic):  # points of the hyperboloid at the same horizontal coordinates
         height = (1 + x[..., 1:].square().sum(-1, keepdim=True)).sqrt()
         return torch.cat([height, x[..., 1:]], dim=-1)
     return x

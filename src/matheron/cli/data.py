@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Up to this number of data, standard deviations are computed from the posterior; beyond, they are estimated from paths.
 EXACT = 2000
-# The squares of larger numbers are too close to the largest float64.
+# The square of a larger number could overflow float64.
 _LARGEST = 1e150
 # Kernels by name, as functions of a variance and the columns' scales [d], which are lengthscales or periods.
 _KERNELS: dict[str, Callable[[float, Tensor], Kernel]] = {
@@ -308,7 +308,8 @@ def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str, Likeli
     return paths, EncodedColumns.from_json(names), str(names["target"]), _LINKS.get(str(names.get("likelihood")))
 
 
-# Likelihoods by the names that saved files have for them; a rate needs nothing else.
+# Likelihoods by their names in saved files. Files have no exposures or numbers of trials, because rates and
+# probabilities do not depend on them.
 _LINKS: dict[str, Likelihood] = {
     "bernoulli": Bernoulli(),
     "probit": Bernoulli("probit"),

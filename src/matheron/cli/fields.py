@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ..models import ExactGP, LatentGP
     from ..paths import AbstractPaths
 
-# Limit of observations^2 times cells: below it the standard deviation is exact and takes about a minute.
+# The limit on observations^2 times cells up to which the standard deviation is exact, which then takes about a minute.
 _DEAR = 1e12
-# Observations at the most that are left out in turn, and that each is predicted from.
+# At most this many observations are left out in turn, and each is predicted from at most this many.
 _VALIDATED = 4000
 
 
@@ -209,7 +209,7 @@ def field(
         model = _of_values(model) if log else model
         began = time.monotonic()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a draw's features: the line below says what was drawn
+            warnings.simplefilter("ignore")  # warnings of the draw's features; the line below says what was drawn
             functions = draw_field(model, paths, cells, generator=torch.Generator().manual_seed(seed))
         say(f"drawn: {functions!r} ({time.monotonic() - began:.1f} s)")
         functions = functions if wells.likelihood is None else wells.likelihood.mean_of(functions)
@@ -358,7 +358,8 @@ def _draw_variogram(model: ExactGP | LatentGP | OnSphere, wells: FieldData, log:
     from ..models import LatentGP
 
     on_sphere = isinstance(model, OnSphere)
-    assert not isinstance(model, LatentGP)  # a likelihood has no variogram: it was refused
+    # models with a likelihood were refused before, because they have no variogram
+    assert not isinstance(model, LatentGP)
     points = model.points(wells.points) if on_sphere else wells.points
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     ax = figure.subplots()

@@ -100,13 +100,13 @@ def minimize(
         drawn = draw(gp, points, seed=seed)
         groups = [list(range(*columns.places[name].indices(box.shape[1]))) for name in columns.categories]
         rounded = Round(whole, groups)
-        cells = torch.stack([box[0].ceil() - 0.499, box[1].floor() + 0.499])  # unit cells around whole numbers
+        cells = torch.stack([box[0].ceil() - 0.499, box[1].floor() + 0.499])  # cells of width one around whole numbers
         x = search(drawn.of(rounded), torch.where(whole, cells, box), generator=seed, progress=voice.progress).x
         x = rounded(x)  # [points, d]
         many = drawn if gp.num_data <= EXACT else draw(gp, 256, seed=seed + 1)
         # the posterior mean and standard deviation at the suggestions
         mean, sd = many.mean(x), deviation(many, gp)(x)
-        if dataset.likelihood is not None:  # of probabilities and rates, which grow with the functions
+        if dataset.likelihood is not None:  # the functions become probabilities or rates
             mean, variance = dataset.likelihood.moments(mean, sd.square())
             sd = variance.sqrt()
     plain = {name: kind for name, kind in kinds.items() if name not in columns.dates}

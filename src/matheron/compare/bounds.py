@@ -258,15 +258,15 @@ def second_moment(measure: SpectralMeasure) -> float:
         case Gaussian():
             shift = 0.0 if measure.shift is None else float(measure.shift.square().sum())
             return float(measure.scale.square().sum()) + shift
-        case Student():  # the variance of a t with 2 nu degrees of freedom
+        case Student():  # a t distribution with 2 nu degrees of freedom
             return math.inf if measure.nu <= 1 else float(measure.scale.square().sum()) * measure.nu / (measure.nu - 1)
         case GammaScaled():  # the Gamma's mean is one
             return float(measure.scale.square().sum())
-        case Convolution():  # independent, with a random sign
+        case Convolution():  # independent terms, with random signs
             return sum(second_moment(m) for m in measure.measures)
         case Mixture():
             return sum(float(w) * second_moment(m) for w, m in zip(measure.weights, measure.measures, strict=True))
-        case Moved():  # a move does not change the lengths of frequencies
+        case Moved():  # these linear maps do not change lengths
             return second_moment(measure.measure)
     atoms = measure.atoms()
     if atoms is None:

@@ -82,7 +82,7 @@ def _orthogonal_factor(A: Tensor) -> Tensor:
 def _by_iteration(A: Tensor, rounding: float = 1e-10) -> Tensor | None:
     """Return the orthogonal factor O; None if the iteration does not converge, for example for a zero matrix."""
     one, X = torch.eye(len(A), dtype=A.dtype, device=A.device), A
-    # for a singular matrix the first pass leaves singular values below `low`, and rounding errors in their place
+    # After the first pass, a singular matrix still has singular values below `low`, and rounding errors.
     for _ in range(2):
         norm = torch.linalg.matrix_norm(X)
         if not float(norm) > 0:

@@ -74,7 +74,7 @@ class Control:
                     f"controls: the policy returned shape [{self.num_paths}]: one control per trajectory, or "
                     f"{self.num_paths} controls for all? return [{self.num_paths}, d_c]"
                 )
-            c = c[:, None]  # one control, without its axis
+            c = c[:, None]  # one control for all steps, without an axis for them
         c = c.reshape(1, -1) if c.ndim < 2 else c
         self._check_number(c.shape[-1])
         if c.ndim != 2 or len(c) not in (1, self.num_paths):
@@ -98,7 +98,8 @@ class Control:
         assert self.function is not None
         try:
             return self.function(time)
-        except (TypeError, AttributeError, IndexError) as error:  # as of a network, or a function, of the state
+        except (TypeError, AttributeError, IndexError) as error:
+            # for example, of a network or a function that takes the state
             name = getattr(self.function, "__name__", type(self.function).__name__)
             raise TypeError(
                 f"controls: {name} takes one argument, so it was called with the time, and failed: "
@@ -117,12 +118,12 @@ def _num_arguments(function: Callable[..., ArrayLike]) -> int:
 class Noise:
     """sqrt(dt Sigma) eps for each step, or nothing."""
 
-    # steps whose noise is drawn at one time, and the largest number of values for that
+    # the number of steps whose noise is drawn together, and the largest number of values
     block, most_numbers = 64, 1 << 20
 
     def __init__(self, diffusion: ArrayLike | None, dt: float, state: Tensor, generator: torch.Generator) -> None:
         self.state, self.generator = state, generator
-        self.left = state.new_empty(0, *state.shape)  # drawn and not yet taken
+        self.left = state.new_empty(0, *state.shape)  # noise that was drawn and not used yet
         self.root = None if diffusion is None else dt**0.5 * _root(as_tensor(diffusion, "diffusion", like=state), state)
 
     def take(self, count: int) -> Tensor:

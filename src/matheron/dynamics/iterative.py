@@ -57,9 +57,11 @@ class IterativeDrift:
         g = as_generator(generator, seed)
         xi = torch.randn(steps, len(gps), num_paths, generator=g, device=g.device, dtype=torch.float64)
         self.xi = xi.to(device, dtype)  # [steps, d_s, s]
-        self.at = torch.zeros(1, dtype=torch.int64, device=device)  # the step, where a CUDA graph can see it
+        # the number of the step, on the device, because a CUDA graph reads it
+        self.at = torch.zeros(1, dtype=torch.int64, device=device)
         self.t = self.captured = 0
-        self.room = 64 if device.type == "cuda" else 1  # steps that share a CUDA graph, with room for all of them
+        # the number of steps that share a CUDA graph, which has room for all of them
+        self.room = 64 if device.type == "cuda" else 1
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -99,7 +101,8 @@ class IterativeDrift:
 class _Conditional:
     """One output: the sparse posterior given the values drawn so far, which are at different inputs for each path."""
 
-    # Jitter of visited points, as a share of the prior variance: they lie close together, and the factor is inverted.
+    # The jitter at visited points, relative to the prior variance. It is needed because these points lie close
+    # together, and the factor is inverted.
     jitter: ClassVar = {torch.float64: 1e-8, torch.float32: 1e-4}
 
     def __init__(
@@ -117,11 +120,13 @@ class _Conditional:
         L = torch.linalg.cholesky(self.kernel.forward(Z, Z) + gp.jitter * eye)
         mu, root = _moments(gp, L, self.mean(Z)[:, 0])
         self.V = root.mT.repeat(s, 1, 1)  # [s, m, m], V^T V the covariance of f(Z)
-        self.R = torch.zeros(s, N, N, dtype=dtype, device=device)  # lower triangular, R^T R the inverse of K
+        # lower triangular, such that R^T R is the inverse of K
+        self.R = torch.zeros(s, N, N, dtype=dtype, device=device)
         self.R[:, : self.m, : self.m] = torch.linalg.solve_triangular(L, eye, upper=False)
         self.X = torch.zeros(s, N, Z.shape[1], dtype=dtype, device=device)
         self.X[:, : self.m] = Z
-        self.f = torch.zeros(s, N, dtype=dtype, device=device)  # mean of f(Z), then values drawn, less the prior mean
+        # the mean of f(Z) and then the values drawn, both without the prior mean
+        self.f = torch.zeros(s, N, dtype=dtype, device=device)
         self.f[:, : self.m] = mu
 
     def draw(self, x: Tensor, xi: Tensor, t: Tensor, room: int) -> Tensor:

@@ -42,7 +42,7 @@ def fused_rollout(
     rows, d_s = start.shape
     D = drift.input_dim
     d_c = D - d_s
-    one = start[:: rows // len(state)]  # a state of each path
+    one = start[:: rows // len(state)]  # one state of each path
     f = fused_recursion(drift, dt if method == "euler" else 1.0, one)
     if f is None:
         return None

@@ -151,7 +151,7 @@ def _with_checkpoints(
     for start in range(0, steps, length):
         stop = min(start + length, steps)
         draws = noise.take(stop - start)
-        if torch._C._are_functorch_transforms_active():  # under torch.func there are no checkpoints
+        if torch._C._are_functorch_transforms_active():  # transforms of torch.func do not support checkpoints
             states = segment(state, start, stop, draws)
         else:
             states = checkpoint(segment, state, start, stop, draws, use_reentrant=False, preserve_rng_state=False)

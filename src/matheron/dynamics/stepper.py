@@ -14,8 +14,8 @@ Drift = AbstractFunctions | Callable[[Tensor], Tensor]
 # (state [s, (a,) d_s], control [s, (a,) d_c] or None, noise [s, (a,) d_s] or None) -> state [s, (a,) d_s]
 Stepper = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
-# Methods for a differential equation s' = f(s, c), and for a map in discrete time, where f is the next state or its
-# change.
+# Integration methods for a differential equation s' = f(s, c), and for a map in discrete time, where f is the next
+# state or its change.
 METHODS = ("euler", "heun", "rk4", "next", "change")
 DISCRETE = ("next", "change")
 
@@ -84,7 +84,8 @@ class _Replayed:
         if self.graph is None and not self.refused:
             try:
                 self._capture(state, control, noise)
-            except RuntimeError:  # an operation of the step waits for the device; any other error is raised again below
+            except RuntimeError:
+                # the step waits for the device, which a graph cannot; other errors are raised again below
                 self.refused = True
         if self.graph is None:
             return self.step(state, control, noise)
@@ -104,7 +105,7 @@ def captured(step: Callable[[], Tensor], *, warm_ups: int) -> tuple[torch.cuda.C
     """A step as a CUDA graph, and the tensor that each replay writes its result to."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # as captures ask
+    with torch.cuda.stream(stream):  # CUDA requires a side stream before a capture
         for _ in range(warm_ups):
             step()
     torch.cuda.current_stream().wait_stream(stream)

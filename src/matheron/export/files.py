@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ..core.value import Json
     from ..paths import AbstractFunctions
 
-# What `matheron_portable` reads.
+# The format that `matheron_portable` reads.
 FORMAT = "matheron-functions-1"
 GraphPoints = Literal["shared", "own"]
-# Points in the example that a graph is traced with; any number of them is taken.
+# The number of points in the example that traces a graph. The graph takes any number of points.
 _EXAMPLE = 5
 
 
@@ -44,7 +44,8 @@ def export(functions: AbstractFunctions, path: str | os.PathLike[str], points: G
     temporary = path.with_name(f".{secrets.token_hex(8)}-{path.name}")
     try:
         temporary.touch()
-        mode = temporary.stat().st_mode  # as any new file has it; safetensors makes its own for the user alone
+        # the permissions of any new file; safetensors makes files that only their owner can read
+        mode = temporary.stat().st_mode
         _WRITERS[path.suffix](to_module(functions), temporary, points)
         temporary.chmod(mode)
         os.replace(temporary, path)
@@ -78,7 +79,7 @@ def _write_onnx(module: FunctionModule, path: Path, points: GraphPoints) -> None
             input_names=["x"],
             output_names=["f"],
             dynamo=True,
-            external_data=False,  # one file, of 2 GB at the most
+            external_data=False,  # one file, of at most 2 GB
             verbose=False,
         )
 
@@ -98,7 +99,7 @@ def _without_advice() -> Iterator[None]:
         logger.setLevel(level)
 
 
-# Transforms that `matheron_portable` knows.
+# The transforms that `matheron_portable` knows.
 _NUMBERS = ("Parts", "Affine", "BoxCox", "Chain", "Exp", "Inverse", "Kumaraswamy", "Log", "Masked", "Power")
 _NUMBERS += ("SignedExp", "YeoJohnson")
 

@@ -86,7 +86,7 @@ class Rules(Generic[T]):
         return self.known.get(type(thing), self.refuse)(thing, *more)
 
 
-# Beyond this smoothness the polynomial of a Matern kernel overflows float32.
+# For a larger nu, the polynomial of a Matern kernel overflows float32.
 _LARGEST_NU = 20.5
 
 
@@ -147,7 +147,7 @@ def _(functions: Stack) -> nn.Module:
 @flattened.of(LinearCombination)
 def _(functions: LinearCombination) -> nn.Module:
     records = functions._records()
-    if records is not None:  # one sum of waves and of functions k(., z)
+    if records is not None:  # the functions are one sum of waves and of functions k(., z)
         return _model(records[0])
     return module.SumModule(_parts(functions), functions.weights, functions.level)
 
@@ -244,7 +244,7 @@ def _model(record: Record) -> nn.Module:
         else:
             outer = Mb[0].diagonal().to(origin), Mb[1].to(origin)
     domain = record.domain
-    if domain is not None:  # as `evaluate.inner_points` has it
+    if domain is not None:  # with the same slack as `evaluate.inner_points`
         slack = 1e-6 * (domain[1] - domain[0])
         domain = torch.stack([domain[0] - slack, domain[1] + slack])
     slope = slope.to(origin).expand(t, d) if bool(slope.any()) else None
@@ -252,7 +252,7 @@ def _model(record: Record) -> nn.Module:
     return model if points is None and values is None else module.WarpedModule(model, points, values)
 
 
-# Terms: a basis and its weights.
+# Terms: each is a basis with its weights.
 
 
 def _terms(term: PathTerm) -> list[module.TermModule | Tensor]:
@@ -296,7 +296,7 @@ def _(basis: Products, term: WeightedSum) -> list[module.TermModule | Tensor]:
 def _(basis: MappedBasis, term: WeightedSum) -> list[module.TermModule | Tensor]:
     """Features by code of one's own, which torch can trace, or says why not."""
     weights, *where = _arranged(term)
-    origin = _origin(term) - basis.origin  # maps take whole points
+    origin = _origin(term) - basis.origin  # maps take the points themselves, not their differences from an origin
     return [module.FeaturesModule(weights, origin, [phi.owned() for phi in basis.maps], *where)]
 
 
@@ -313,7 +313,7 @@ def _(basis: CanonicalSlopes, term: WeightedSum) -> list[module.TermModule | Ten
     """sum_j v_j times derivatives of k(., z_j): a term for each product of which the kernel is a sum."""
     parts: list[module.TermModule | Tensor] = []
     for product in products(basis.kernel, basis.centres.shape[1]):
-        if product.factors:  # else it is constant
+        if product.factors:  # a product without factors is constant
             factors = [_slopes_factor(shape, basis) for shape in _merged(product.factors)]
             parts.append(module.SlopesModule(term.weights * product.scale.to(term.weights), factors))
     return parts
@@ -350,13 +350,14 @@ def _arranged(term: WeightedSum) -> tuple[Tensor, Tensor | None, Tensor | None]:
     counts = torch.bincount(term.index, minlength=g)
     order, m = term.index.argsort(stable=True), int(counts.max())
     version = term.index[order]
-    row = torch.arange(len(W), device=W.device) - (counts.cumsum(0) - counts)[version]  # among those of its version
+    # the place of each path among the paths of its version
+    row = torch.arange(len(W), device=W.device) - (counts.cumsum(0) - counts)[version]
     weights, members = W.new_zeros(g, m, *W.shape[1:]), order.new_zeros(g, m)
     weights[version, row], members[version, row] = W[order], order
     return weights, members, torch.empty_like(order).scatter_(0, order, version * m + row)
 
 
-# Kernels: a sum of products of profiles.
+# Kernels: each is a sum of products of profiles.
 
 
 @dataclass
@@ -410,7 +411,8 @@ Shape = ProfileShape | OwnShape
 def products(kernel: Kernel, d: int) -> list[KernelProduct]:
     """The kernel of points in d dimensions as a sum of products, in float64."""
     writer = next(kind for kind in type(kernel).__mro__ if "forward" in vars(kind))
-    if not writer.__module__.startswith("matheron."):  # code of one's own, which torch can trace, or says why not
+    # a user's code; torch traces it, or raises an error with the reason
+    if not writer.__module__.startswith("matheron."):
         return _by_its_code(kernel, d)
     raise TypeError(
         f"{type(kernel).__name__}: its covariance is computed by code of its own, which cannot travel; kernels that do "
@@ -597,10 +599,10 @@ def _merged(shapes: list[Shape]) -> list[Shape]:
 
 def _factor(shape: ProfileShape, Z: Tensor) -> module.FactorModule:
     """A factor with its centres `[c, d]`."""
-    A = shape.A[shape.A.any(1)]  # coordinates on which it does not depend take no time
+    A = shape.A[shape.A.any(1)]  # coordinates that the profile does not depend on are dropped
     origin = Z[0] if shape.stationary else torch.zeros_like(Z[0])
     A, B, r = (matrix.to(Z) for matrix in (A, shape.B, shape.r))
-    if not len(A) and not len(B):  # a scale of zero: the kernel is constant
+    if not len(A) and not len(B):  # the scale is zero, so the kernel is constant
         A = Z.new_zeros(1, Z.shape[1])
     numbers = torch.tensor(shape.numbers, dtype=torch.float64, device="cpu").to(Z)
     return module.FactorModule(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
@@ -644,7 +646,8 @@ def _profile_derivatives(shape: ProfileShape, most: int) -> tuple[Tensor, int]:
                     after[j - 1] -= c / 2
                 powers = after
             largest = max(map(abs, powers.values()))
-            powers = {j: c for j, c in powers.items() if abs(c) > 1e-14 * largest}  # what cancels but for rounding
+            # drops the coefficients that cancel up to rounding
+            powers = {j: c for j, c in powers.items() if abs(c) > 1e-14 * largest}
             rows.append(powers)
         low, high = min(map(min, rows)), max(map(max, rows))
         rows = [[powers.get(j, 0.0) for j in range(low, high + 1)] for powers in rows]
@@ -659,7 +662,7 @@ def _profile_derivatives(shape: ProfileShape, most: int) -> tuple[Tensor, int]:
     return torch.tensor(rows, dtype=torch.float64, device="cpu"), 0
 
 
-# Means and transforms: what is affine, and what is a part as it is.
+# Means and transforms: affine ones are merged, and the others are parts of their own.
 
 
 def as_it_is(value: Mean | Transform) -> Mean | Transform:

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ..paths.algebra import FUNCTIONS
 
-# Up to this many coordinates squared distances are sums of squared differences, which do not cancel; beyond, products
-# in float64, as in `kernels.base.squared_distance`.
+# Up to this many coordinates, squared distances are sums of squared differences, which do not cancel. For more, they
+# come from products in float64, as in `kernels.base.squared_distance`.
 LARGEST_UNROLLED = 16
-# From here on exp(-s) is zero, or nearly so: s is cut there, so that no power of it overflows.
+# Beyond these values, exp(-s) is zero or nearly zero. s is clamped to them, so that no power of it overflows.
 _FAR = {torch.float32: 87.0, torch.float64: 700.0}
 
 
@@ -59,7 +59,8 @@ class TermModule(PartModule):
         else:
             mine = z if self.members is None else z[self.members]  # [s, n, d] or [g, m, n, d]
             Phi = self.features(mine.reshape(g, -1, z.shape[-1])).to(self.weights.dtype)  # [g, m n, c]
-            Phi = Phi.reshape(g, m, -1, c).flatten(0, 1)  # in two steps: one would make torch.export guard on n
+            # in two steps, because torch.export would put a guard on n if it were one
+            Phi = Phi.reshape(g, m, -1, c).flatten(0, 1)
             rows = self.weights.reshape(g * m, t, c)
         sums = (rows @ Phi.mT).reshape(g * m, t, -1)  # [g m, t, n]
         return (sums if self.place is None else sums[self.place]).to(z.dtype)
@@ -216,7 +217,7 @@ class OwnFactorModule(PartModule):
         self.kernel = kernel
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.kernel.forward(z if self.M is None else z @ self.M.mT, self.centres)  # without checks of points
+        return self.kernel.forward(z if self.M is None else z @ self.M.mT, self.centres)  # without checking the points
 
 
 class SlopesModule(TermModule):
@@ -283,7 +284,8 @@ class SlopesFactorModule(PartModule):
             return self._composed([u[0] + self.numbers[0, 0], *u[1:]])
         total: list[Any] = [0.0] * (p * q)
         for e in range(self.centres.shape[-1]):
-            # E(z) - E(z_j) along each set; along one of both z and z_j it is zero.
+            # E(z) - E(z_j) in each of the sets. If a set belongs to only one of z and z_j, the difference in it is
+            # zero.
             D = [E[s // p][..., e, None] if s % p == 0 else None for s in range(p * q)]
             D = [E[0][..., e, None] - self.centres[0, :, e], *(-C[:, e] for C in self.centres[1:]), *D[p:]]
             total[0] = total[0] + D[0].square()
@@ -389,7 +391,7 @@ def radial(profile: str, numbers: Tensor, q: Tensor) -> Tensor:
         return 1 - 1.5 * r + 0.5 * r**3
     if profile != "matern":
         raise ValueError(f"profile: expected rbf, matern, rational_quadratic or spherical, got {profile!r}")
-    if len(numbers) == 1:  # nu = 1/2, which is not differentiable at a centre
+    if len(numbers) == 1:  # nu = 1/2, for which the kernel has no derivative at a centre
         return (-(q + eps**2).sqrt()).exp()
     s = (q + eps / 10).sqrt().clamp_max(_FAR[q.dtype])
     P = numbers[-1]
@@ -436,7 +438,7 @@ class ModelModule(PartModule):
             f = f + self.mean(z).mT
         for term in self.terms:
             f = f + term(z)
-        if self.slope is None and self.mean is None and not len(self.terms):  # the same everywhere
+        if self.slope is None and self.mean is None and not len(self.terms):  # the function is constant
             f = f.expand(-1, -1, x.shape[-2])
         f = f.mT  # [s, n, t]
         return f if self.scale is None else f * self.scale + self.offset
@@ -516,7 +518,7 @@ class MappedModule(PartModule):
     def __init__(self, part: nn.Module, name: str, arguments: Sequence[float | None], dtype: torch.dtype) -> None:
         super().__init__()
         self.part, self.name, self.arguments = part, name, list(arguments)
-        for i, number in enumerate(arguments):  # as buffers for ONNX, see FactorModule; as fields in files
+        for i, number in enumerate(arguments):  # ONNX needs buffers, see FactorModule; in files, the numbers are fields
             tensor = None if number is None else torch.tensor(number, dtype=dtype, device="cpu")
             self.register_buffer(f"number_{i}", tensor, persistent=False)
 

@@ -36,10 +36,10 @@ def cells_for(
         raise FileNotFoundError(f"--mask: no file {mask}")
     sizes = sizes_of(grid or "x".join(["200"] * d), d)
     low, high = wells.points.min(0), wells.points.max(0)
-    room = 0.03 * (high - low)  # beyond the data, on every side
+    room = 0.03 * (high - low)  # on every side of the data
     low, high = low - room, high + room
     if sphere and d == 2:
-        middle = round((low[0] + high[0]) / 360) * 180.0  # a whole turn starts at -180 or at 0
+        middle = round((low[0] + high[0]) / 360) * 180.0  # a range of 360 degrees starts at -180 or at 0
         if high[0] - low[0] > 360:
             low[0], high[0] = middle - 180, middle + 180
         low[1], high[1] = max(low[1], -90.0), min(high[1], 90.0)
@@ -137,7 +137,7 @@ def _resampled(raster: DataArray, axes: dict[str, np.ndarray]) -> DataArray:
         half = np.abs(np.diff(own)).max(initial=0.0) / 2 * (1 + 1e-9)
         nearest = pandas.Index(own).get_indexer(axes[name], method="nearest", tolerance=half)  # -1 beyond the edges
         values = values.take(nearest, axis=dim) & np.expand_dims(nearest >= 0, 1 - dim)
-    scalars = {name: c for name, c in raster.coords.items() if not c.dims}  # the CRS
+    scalars = {name: c for name, c in raster.coords.items() if not c.dims}  # this has the CRS
     return xr.DataArray(values, {name: axes[name] for name in reversed(axes)} | scalars, tuple(reversed(axes)))
 
 

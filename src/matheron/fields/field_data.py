@@ -110,7 +110,7 @@ def read_observations(
     if len(rows) < 3:  # a fit needs at least this many
         raise ValueError(f"{path.name}: expected at least 3 rows with numbers, got {len(rows)}")
     _check_spread(rows, names, path)
-    plan = rows[:, : min(2, len(x))]  # a view: of more coordinates the others are heights, depths or times
+    plan = rows[:, : min(2, len(x))]  # a view of the horizontal coordinates; the others are heights, depths or times
     doubt = None if crs is None else _check_crs(plan, names, crs)
     remarks += [] if doubt is None else [doubt]
     if to is not None:
@@ -184,7 +184,7 @@ def _check_crs(points: np.ndarray, names: Sequence[str], crs: object, near: floa
     if points.shape[1] < 2 or not known.is_projected or known.to_authority() is None:
         return None
     name, unit, got = ":".join(known.to_authority()), known.axis_info[0], _ranges(points, names)
-    if _may_be_degrees(points) and unit.unit_conversion_factor < 10:  # metres or feet
+    if _may_be_degrees(points) and unit.unit_conversion_factor < 10:  # for coordinates in metres or feet
         raise ValueError(
             f"--crs: expected coordinates in {unit.unit_name}s for {name}, got {got}, which look like degrees; if they "
             f"are, say --crs EPSG:4326, and --to {name} to bring them into it"

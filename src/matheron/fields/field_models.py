@@ -170,8 +170,9 @@ def fit_sphere(
         points if around is None else torch.cat([points, torch.as_tensor(lonlat_of(around), device="cpu").double()])
     )
     middle, reach = middle_of(reached)
-    exact = kernel is not None and any(part.by_own_features for part in _parts(kernel))  # functions on the sphere
-    # In a projection distances across the radius are stretched, by 3.2% at its edge.
+    # some part has functions on the sphere as features, which are exact there
+    exact = kernel is not None and any(part.by_own_features for part in _parts(kernel))
+    # A projection stretches distances across the radius, by 3.2% at 25 degrees.
     centre = middle if reach <= 25.0 and not exact else None
     inner = on_sphere(points, radius) if centre is None else on_plane(points, centre, radius)
     if kernel is None:

@@ -81,7 +81,7 @@ def divergence_free(
     X, v, noise = _checked(kernel, X, velocities, noise)
     d = X.shape[1]
     if d == 2:
-        gradients, variances = torch.stack([-v[:, 1], v[:, 0]], dim=1), noise.flip(1)  # of psi
+        gradients, variances = torch.stack([-v[:, 1], v[:, 0]], dim=1), noise.flip(1)  # the gradient of psi
         gp = ExactGP(kernel, observe.gradient(X), gradients.flatten(), variances.flatten())
         psi = draw(gp, num_paths, **settings)
         return Stack([psi.derivative(1), -psi.derivative(0)])

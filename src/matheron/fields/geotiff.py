@@ -62,7 +62,7 @@ def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest:
         blockysize=tile,
         interleave="band",
         compress="deflate",
-        predictor=3,  # of floating-point numbers: their bytes by significance
+        predictor=3,  # for floating-point numbers: their bytes are stored by significance
         BIGTIFF="IF_SAFER",
     )
     with rasterio.open(path, "w", **profile) as file:
@@ -71,7 +71,8 @@ def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest:
         number = {band: i for i, band in enumerate(bands, start=1)}
         for name, variable in variables.items():
             *lead, rows, columns = variable.chunks or tuple((n,) for n in variable.shape)
-            # Whole tiles, about as large as blocks: a compressed tile that is written twice takes space twice.
+            # Whole tiles, about as large as the blocks: if a compressed tile is written twice, it takes the space
+            # twice.
             whole = [_in_tiles(len(axis), max(sizes), tile) for axis, sizes in ((y, rows), (x, columns))]
             for *some, down, along in core.slices_from_chunks((*lead, *whole)):
                 here = slice(len(y) - down.stop, len(y) - down.start) if flip else down

@@ -23,7 +23,7 @@ from .targets import Grid
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
-# Beyond this many observations a factor takes too much memory and n^2 per cell too much time.
+# With more observations than this, the factor needs too much memory, and n^2 operations per cell take too long.
 LARGEST = 8000
 
 
@@ -116,7 +116,7 @@ class KrigingMoments(MeanPath):
                 "krige: under this output transform the moments have no closed form; estimate them from paths: "
                 "fields.summarise(matheron.draw(model, 500), grid)"
             )
-        # Neither moment depends on the features: one will do.
+        # Neither moment depends on the features, so one is enough.
         kept = Cholesky(keep=True)
         super().__init__(draw(gp, 1, features="cosine", num_features=1, seed=0, solver=kept, dtype=torch.float64))
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from distributed import Client, Future
 
-# None, "sync" (one block after the other, each on all cores), "threads", a scheduler's address, or a Client.
+# None, "sync" (one block after another, each on all cores), "threads", the address of a scheduler, or a Client.
 Scheduler = Union[str, "Client", None]
-# How long a scheduler may take to answer.
+# The longest wait for an answer from a scheduler.
 PATIENCE = "5s"
 
 

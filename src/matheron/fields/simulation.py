@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from dask.array import Array
     from xarray import DataArray
 
-# Numbers in a block by default: 64 MB in float64.
+# The default size of a block: 64 MB in float64.
 BLOCK = 1 << 23
 
 Chunks = str | int | Mapping[Hashable, int] | Mapping[str, int]
-# The sizes of blocks along each dim.
+# The sizes of the blocks along each dim.
 GridCuts = tuple[tuple[int, ...], ...]
 
 
@@ -139,7 +139,7 @@ def _cuts(targets: Targets, paths: Functions, chunks: Chunks, *, together: int =
     elif chunks == "auto":
         few = min(paths.num_paths, together if shares_work(paths) else alone)
         sides = _sides(targets, few * paths.num_outputs)
-        more = BLOCK // (math.prod(sides) * paths.num_outputs)  # where all cells are in one block
+        more = BLOCK // (math.prod(sides) * paths.num_outputs)  # more paths fit if one block has all cells
         sizes = (min(paths.num_paths, together, max(few, more)), *sides)
     else:
         raise ValueError(f"chunks: expected 'auto', a whole number of cells, or a mapping of dims, got {chunks!r}")
@@ -186,7 +186,8 @@ def _blocks(paths: Functions, targets: Targets, cuts: GridCuts) -> Array:
     else:
         axes = [array.from_array(axis, chunks=(n,)) for axis, n in zip(targets.axes, cuts[1:], strict=True)]
         where = [part for axis, i in zip(axes, cells, strict=True) for part in (axis, (i,))]
-        # A list of points is cheaper if a mask keeps less than a quarter of the cells; else whole blocks are.
+        # If a mask keeps less than a quarter of the cells, it is cheaper to evaluate a list of points than whole
+        # blocks.
         sparse = isinstance(targets.mask, np.ndarray) and targets.mask.mean() < 0.25
         settings = {"order": targets.order, "at_points": sparse}
         block = on_cells
@@ -218,10 +219,12 @@ def fingerprint(value: Functions) -> str:
             total.update(f"{plain}={getattr(module, plain)!r}".encode())
         for key, tensor in module._buffers.items():
             if tensor is not None:
-                array = np.ascontiguousarray(tensor.detach().cpu().numpy())  # a stride of zero, too, as bytes
+                # expanded tensors have strides of zero and must be copied
+                array = np.ascontiguousarray(tensor.detach().cpu().numpy())
                 total.update(f"{key}{tensor.dtype}{list(tensor.shape)}".encode())
                 total.update(array.reshape(-1).view(np.uint8).data)
-        if isinstance(module, Value) and not module.saveable:  # what is not in tensors and fields: a function
+        # such values have functions, which are neither tensors nor fields
+        if isinstance(module, Value) and not module.saveable:
             import cloudpickle
 
             total.update(cloudpickle.dumps({k: v for k, v in vars(module).items() if not k.startswith("_")}))

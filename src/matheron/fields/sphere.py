@@ -22,7 +22,7 @@ from .blocks import Functions
 from .targets import Grid, as_targets
 
 EARTH = 6371.0  # km
-# The largest number of cells along each axis of a grid from which its extent is computed.
+# The extent of a grid is computed from at most this many cells along each axis.
 _THINNED = 400
 
 
@@ -117,11 +117,11 @@ class OnSphere:
     """
 
     input_dim = 2
-    coordinate_attrs = (  # as the CF conventions have it
+    coordinate_attrs = (  # the attributes of the CF conventions
         {"standard_name": "longitude", "units": "degrees_east"},
         {"standard_name": "latitude", "units": "degrees_north"},
     )
-    num_paths: int  # these are the paths' own
+    num_paths: int  # these are attributes of the paths
     num_outputs: int
     dtype: torch.dtype
     named_modules: Callable[..., Iterator[tuple[str, torch.nn.Module]]]
@@ -162,7 +162,7 @@ class OnSphere:
         if self.centre is None:
             return on_sphere(lonlat, self.radius)
         reach = _reach(on_sphere(lonlat, 1.0), self.centre) if len(as_array(lonlat)) else 0.0
-        if reach > 30.0:  # degrees, where distances across the radius are stretched by c / sin c, 4.7%
+        if reach > 30.0:  # in degrees; there, distances across the radius are stretched by c / sin c, which is 4.7%
             raise ValueError(
                 f"lonlat: expected points within 30 degrees of the region's middle {self.centre}, got one at "
                 f"{reach:.3g}; fit a model for all of them: fields.fit_sphere(lonlat, y, around=grid)"
@@ -208,7 +208,7 @@ def box_of_grid(
     """The lower and upper corner of a grid's cells, as the points where functions will be called."""
     if place is not None:
         low, high = place.points(lonlat_of(grid, inputs)).aminmax(dim=0)
-        room = (high - low) / _THINNED  # cells that were passed over may lie further out, by less than a step
+        room = (high - low) / _THINNED  # cells that were left out can lie outside by less than one step
         return low - room, high + room
     targets = as_targets(grid, input_dim, inputs)
     if targets.axes is None:

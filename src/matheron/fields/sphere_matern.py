@@ -46,7 +46,7 @@ class SphereMatern(Kernel):
     """
 
     fields = ("nu", "radius", "degree")
-    checked: ClassVar = True  # the features are those of the series
+    checked: ClassVar = True  # the features are the terms of the series, so they need no check
 
     def __init__(self, nu: float, lengthscale: ArrayLike = 1.0, *, radius: float = EARTH, degree: int = 512) -> None:
         super().__init__(lengthscale=positive(lengthscale, "lengthscale"))
@@ -87,7 +87,7 @@ class SphereMatern(Kernel):
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         p = _directions(x)
         q = p if z is x else _directions(z)
-        if in_graph(x) or in_graph(z):  # of a polynomial in the cosine, all derivatives are right
+        if in_graph(x) or in_graph(z):  # the polynomial in the cosine has the right derivatives everywhere
             a, t = self.shares(), p @ q.mT
             total = torch.zeros_like(t)
             for share, P in zip(a, _legendre(t, self.degree), strict=True):
@@ -124,7 +124,7 @@ def _zonal(x: Tensor, degrees: Tensor, directions: Tensor) -> Tensor:
     ends = torch.bincount(degrees).cumsum(0).tolist()
     t, columns, start = _directions(x) @ directions.to(x.device).mT, [], 0
     below, P = torch.zeros_like(t), torch.ones_like(t)
-    for n, end in enumerate(ends):  # columns that have their degree are done
+    for n, end in enumerate(ends):  # columns leave when they have reached their degree
         columns.append(P[:, : end - start] * math.sqrt((2 * n + 1) / len(degrees)))
         below, P, t = below[:, end - start :], P[:, end - start :], t[:, end - start :]
         below, P, start = P, ((2 * n + 1) * t * P - n * below) / (n + 1), end

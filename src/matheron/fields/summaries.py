@@ -16,7 +16,7 @@ from .targets import Grid
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
-# The first maps of a summary, in their order.
+# The first maps of a summary, in order.
 _MAPS = {
     "mean": "mean",
     "mean_error": "standard error of the mean",
@@ -108,11 +108,11 @@ def _statistics(values: np.ndarray, levels: np.ndarray, thresholds: np.ndarray) 
     mean = values.mean(axis=0, dtype=np.float64)
     square = (values - mean) ** 2
     std = np.sqrt(square.sum(axis=0) / (s - 1))
-    spread = np.maximum((square**2).mean(axis=0) - square.mean(axis=0) ** 2, 0.0)  # of (f - mean)^2
+    spread = np.maximum((square**2).mean(axis=0) - square.mean(axis=0) ** 2, 0.0)  # the variance of (f - mean)^2
     out[0], out[1], out[2] = mean, std / np.sqrt(s), std
     out[3] = np.divide(np.sqrt(spread / s), 2 * std, out=np.zeros_like(std), where=std != 0)
     if len(levels):
-        ordered = np.sort(values, axis=0)  # NaN, where a cell is masked, is NaN in all paths
+        ordered = np.sort(values, axis=0)  # a masked cell is NaN in all paths
         for row, level in enumerate(levels, start=4):
             below = min(int(level * (s - 1)), s - 2)
             part = level * (s - 1) - below

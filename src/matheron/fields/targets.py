@@ -28,7 +28,7 @@ NORTHWARD = ("y", "lat", "latitude", "northing")
 # Attributes that describe how a template is stored, and do not apply to the field.
 _STORAGE = ("_FillValue", "missing_value", "scale_factor", "add_offset", "grid_mapping")
 
-# True where a value is wanted, possibly lazy; None means everywhere.
+# True where a value is wanted. It can be lazy. None means everywhere.
 Mask = Union[np.ndarray, "Array", None]
 
 
@@ -58,7 +58,7 @@ class Targets:
         return [names[i] for i in self.order]
 
 
-# Where a field is wanted: named axes, an xarray object, a table, or points [n, d].
+# The places where a field is wanted: named axes, an xarray object, a table, or points [n, d].
 Grid = Union["DataArray", "Dataset", "DataFrame", Mapping[str, ArrayLike], ArrayLike]
 
 
@@ -210,5 +210,5 @@ def crs_of(grid: DataArray | Dataset) -> object:
     try:
         need("rioxarray")
         return grid.rio.crs
-    except Exception:  # rioxarray refuses grids that are no rasters, each kind with an exception of its own
+    except Exception:  # rioxarray refuses grids that are not rasters, by many kinds of exceptions
         return None

@@ -110,7 +110,7 @@ def variogram(X: ArrayLike, y: ArrayLike, *, bins: int = 15, largest: float | No
         raise ValueError(
             f"expected points [n, d] and values [n], at least 2, got {list(points.shape)}, {list(values.shape)}"
         )
-    if len(points) > 3000:  # pairs are taken of at most so many, picked at random
+    if len(points) > 3000:  # random pairs among at most this many points
         some = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed), device="cpu")[:3000]
         points, values = points[some], values[some]
     edges = np.linspace(0, float(torch.pdist(points).max()) / 2 if largest is None else largest, bins + 1)

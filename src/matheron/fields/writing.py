@@ -152,7 +152,7 @@ def _open_store(dataset: Dataset, store: Path) -> None:
         {name: [v.data.name, list(v.shape), [list(c) for c in v.chunks or ()]] for name, v in _lazy(dataset).items()}
     )
     written = store / _IDENTITY
-    if not written.exists():  # nothing, or a store that was stopped before it was whole
+    if not written.exists():  # there is no store, or one that was stopped while it was made
         shutil.rmtree(store, ignore_errors=True)
         _create(dataset, store)
         temporary = written.with_suffix(".new")
@@ -169,12 +169,13 @@ def _open_store(dataset: Dataset, store: Path) -> None:
 
 
 def _create(dataset: Dataset, store: Path) -> None:
-    # Bytes shuffled and packed by LZ4: three times as fast as Zarr's default, and smaller for numbers of a field.
+    # LZ4 with shuffled bytes is three times as fast as Zarr's default, and gives smaller files for floating-point
+    # fields.
     packing = {"compressors": (need("zarr.codecs").BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"),)}
     encoding = {}
     for name, variable in _lazy(dataset).items():
         block = tuple(max(c) for c in variable.chunks or ())
-        fits = variable.dtype.itemsize * math.prod(block) < 2**31 - 64  # Blosc takes no more
+        fits = variable.dtype.itemsize * math.prod(block) < 2**31 - 64  # the limit of Blosc
         encoding[name] = {"chunks": block, **(packing if fits else {})}
     with warnings.catch_warnings():
         # readers use it, although the format does not define it yet
@@ -193,7 +194,8 @@ def _tasks(dataset: Dataset, store: Path) -> list[Delayed]:
     groups: dict[tuple[tuple[Hashable, int], ...], list[tuple[str, tuple[slice, ...], Delayed]]] = {}
     missing = set()
     for name, variable in _lazy(dataset).items():
-        blocks = variable.data.to_delayed(optimize_graph=False)  # a key that two variables share stays one
+        # without optimisation, blocks that variables share keep one key
+        blocks = variable.data.to_delayed(optimize_graph=False)
         everywhere = need("dask.array.core").slices_from_chunks(variable.chunks)
         for index, region in zip(np.ndindex(blocks.shape), everywhere, strict=True):
             cut = tuple((d, i) for d, i, n in zip(variable.dims, index, blocks.shape, strict=True) if n > 1)
@@ -223,7 +225,7 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
     temporary = path.with_name(f".{path.name}.new{path.suffix}")
     try:
         with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=False) as opened:
-            dataset = opened[names]  # in their order, which a store does not keep
+            dataset = opened[names]  # in the order of the variables, which a store does not keep
             if path.suffix == ".nc":
                 dataset = dataset.drop_encoding()
                 encoding = {
@@ -233,7 +235,7 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
             else:
                 assemble_geotiff(dataset, temporary)
         os.replace(temporary, path)
-    except (OSError, RuntimeError) as error:  # of a full disk the libraries that write say less than that
+    except (OSError, RuntimeError) as error:  # if the disk is full, the libraries that write raise less clear errors
         if shutil.disk_usage(path.parent).free < 1 << 20:  # the disk is full
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise

@@ -43,7 +43,7 @@ def log_marginal_likelihood(model: object) -> Tensor:
     -0.013
     """
     if isinstance(model, LatentGP):
-        from .laplace import laplace_evidence  # which builds on this module
+        from .laplace import laplace_evidence  # that module imports this one
 
         return laplace_evidence(model)
     gp = describe(model, detach=False)
@@ -114,7 +114,7 @@ class LeaveOneOut:
     def coverage(self) -> Tensor:
         """Share of observations within the central 95% interval of their predictions: near 0.95 if the model's
         uncertainty is right."""
-        half_width = 1.959964  # of a standard normal's interval
+        half_width = 1.959964  # for a standard normal variable
         return self._scores(lambda own: (self.standardized[own].abs() <= half_width).double().mean())
 
     def _scores(self, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -175,7 +175,7 @@ def leave_one_out(model: object) -> LeaveOneOut:
     tensor([0.2380, 0.0000, 0.2380], dtype=torch.float64)
     """
     if isinstance(model, LatentGP):
-        from .laplace import outcomes_left_out  # which builds on this module
+        from .laplace import outcomes_left_out  # that module imports this one
 
         return outcomes_left_out(model)
     gp = _exact(describe(model, detach=False), "leave_one_out")

@@ -15,9 +15,9 @@ from ..kernels import Coregional, Kernel
 from ..models.means import ConstantMean, LinearMean, Mean
 from .units import Buffer, Units, buffers, with_tensors
 
-# Bounds in standardised units. Beyond them a hyperparameter has no effect, or the covariance is singular in float64.
-# Lengthscales go down to the gaps between data where these are smaller: one input far from all others makes the
-# standard deviation large and gaps small.
+# Bounds in standardised units. Beyond them, a hyperparameter has no effect, or the covariance is singular in float64.
+# If gaps between data are smaller, lengthscales can be as small as these gaps: one input far from all others makes the
+# standard deviation large, and then the gaps are small relative to it.
 BOUNDS = {"lengthscale": (1e-3, 1e3), "period": (1e-3, 1e3), "alpha": (1e-3, 1e3), "noise": (1e-6, 1e2)}
 
 Prior = Distribution | Callable[[Tensor], Tensor]  # a distribution, or a function from values to their log density
@@ -33,9 +33,10 @@ class Leaf:
     name: str
     kind: str  # "positive", "real" or "coupling"
     value: Tensor
-    bounds: tuple[float, float] = (-math.inf, math.inf)  # of what is positive
-    dims: tuple[int, ...] = ()  # the columns that a kernel's tensor is about
-    own: bool = False  # of a kernel with features of its own, whose units are unknown: random starts are near its value
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # for positive values
+    dims: tuple[int, ...] = ()  # the columns that the tensor belongs to
+    # the kernel has features of its own, so the units are unknown and random starts stay near the value
+    own: bool = False
 
     @property
     def short(self) -> str:
@@ -85,7 +86,7 @@ class Leaf:
         )
         if self.kind == "coupling" or not upper > lower:
             return self
-        if math.isfinite(upper - lower):  # a little inside: logarithms round
+        if math.isfinite(upper - lower):  # slightly inside, because logarithms are rounded
             lower, upper = lower + 1e-9 * (upper - lower), upper - 1e-9 * (upper - lower)
         bounds = (max(lower, self.bounds[0]), min(upper, self.bounds[1]))
         if bounds[0] > bounds[1]:
@@ -103,7 +104,7 @@ def kernel_leaf(buffer: Buffer, floors: Mapping[str, float], X: Tensor | None = 
         return Leaf(buffer.name, "coupling", value)
     if short in owner.signed:
         return Leaf(buffer.name, "real", value, dims=tuple(buffer.dims), own=owner.by_own_features)
-    if owner.by_own_features and bool((value > 0).any()):  # its units are unknown
+    if owner.by_own_features and bool((value > 0).any()):  # their units are unknown
         some = value[value > 0]
         bounds = (1e-6 * float(some.min()), 1e6 * float(some.max()))
         return Leaf(buffer.name, "positive", value, bounds, tuple(buffer.dims), own=True)
@@ -304,13 +305,13 @@ def hyperparameters_of(
     means: Sequence[Leaf] | Mean = [Leaf("mean", "real", levels)]
     if isinstance(mean, Mean):
         means = mean
-    elif mean is not None:  # "linear"
+    elif mean is not None:  # the mean is "linear"
         means = [Leaf("mean.weights", "real", levels.new_zeros(t, d)), Leaf("mean.bias", "real", levels)]
     h = Hyperparameters(kernel, leaves, fitted_noise if noise is None else noise, means, blocks)
     return h, h.encode({b.name: b.value.double() / b.unit for b in listed})
 
 
-# Priors that are used where none are given, in standardised units.
+# The default priors, in standardised units.
 
 
 def _about(mode: float, spread: float) -> LogNormal:

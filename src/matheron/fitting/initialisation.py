@@ -67,7 +67,7 @@ def candidates(
     starts += [short for i in range(X.shape[1]) for short in _short(h, given[-1], i, X[:, i])]
     turning = [leaf for leaf in h.leaves if leaf.short in ("period", "means") and leaf.dims]
     if turning and len(y) >= 8:
-        found = {i: peaks(X[:, i], y) for leaf in turning for i in leaf.dims}  # by column
+        found = {i: peaks(X[:, i], y) for leaf in turning for i in leaf.dims}  # the peaks of each column
         starts = [_with_periods(h, start, found, k) for k, start in enumerate(starts)]
         starts += [_with_periods(h, start, found, k) for start in given for k in range(STARTS.peaks)]
     return [h.clamped(start) for start in [*given, *starts]]
@@ -126,14 +126,14 @@ def _random(leaf: Leaf, generator: torch.Generator) -> Tensor:
         return leaf.encode(leaf.value) + (0.0 if leaf.name.startswith("mean") else normal(leaf.size))
     if leaf.own:
         return leaf.encode(leaf.value) + normal(leaf.size)
-    # Log-uniform: a tenth of a standard deviation to ten of them, and so on.
+    # Log-uniform ranges, such as 0.1 to 10 standard deviations for lengthscales.
     ranges = {"lengthscale": (0.1, 10.0), "period": (0.05, 4.0), "noise": (1e-4, 0.5), "alpha": (0.1, 10.0)}
     lower, upper = (math.log(v) for v in ranges.get(leaf.short, (0.1, 3.0)))
-    if leaf.short == "lengthscale":  # distances grow with the root of the dimension
+    if leaf.short == "lengthscale":  # distances grow with the square root of the dimension
         root = 0.5 * math.log(max(1, len(leaf.dims)))
         lower, upper = lower + root, upper + root
     u = torch.rand(1, generator=generator, device=generator.device, dtype=torch.float64).to(leaf.value)
-    return lower + u * (upper - lower) + 0.5 * normal(leaf.size)  # a common size, and a factor for each dimension
+    return lower + u * (upper - lower) + 0.5 * normal(leaf.size)  # a common size, times a factor for each dimension
 
 
 def _with_periods(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k: int) -> Tensor:
@@ -150,7 +150,8 @@ def _with_periods(h: Hyperparameters, start: Tensor, found: dict[int, Tensor], k
         if leaf.short == "period":
             turn = turns.get(leaf.dims, k)
             best = own[turn % len(own)]
-            one = best[turn % len(best)].expand(leaf.value.shape)  # a period for several columns: one of theirs
+            # if several columns share a period, it is that of one column
+            one = best[turn % len(best)].expand(leaf.value.shape)
             parts[i] = leaf.encode(1 / (best.reshape(leaf.value.shape) if leaf.value.numel() == len(best) else one))
             turns[leaf.dims] = turn + 1
         else:  # [components, dims], in turns
@@ -171,7 +172,7 @@ def peaks(x: Tensor, y: Tensor) -> Tensor:
         return x.new_ones(STARTS.peaks)
     x, y = (x - x.mean()) / width, y - y.mean()
     highest = _highest(x)
-    count = max(STARTS.frequencies, round(8 * highest))  # eight frequencies in the width of a peak
+    count = max(STARTS.frequencies, round(8 * highest))  # eight frequencies for the width of each peak
     frequency = torch.linspace(0.5, highest, count, dtype=x.dtype, device=x.device)
     angle = 2 * math.pi * frequency[:, None] * x  # [F, n]
     cosines, sines = angle.cos(), angle.sin()

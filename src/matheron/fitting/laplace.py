@@ -48,8 +48,8 @@ from .likelihood import Dense, Watch, accumulate
 from .search import FitWarning, maximiser
 from .units import Units, buffers, standardised_mean, standardising, with_tensors
 
-# Newton's method. A system takes a step: given W and b = W (f - m) + d log p / df it solves for the maximum of the
-# quadratic. It knows f - m by coordinates of its own, in which f - m is linear: a, f - m = K a, or a lattice's weights.
+# Newton's method. For W and b = W (f - m) + d log p / df, a system finds the maximum of the quadratic approximation. It
+# represents f - m by coordinates that f - m is linear in: a with f - m = K a, or the weights on a lattice.
 
 
 class _System(Protocol):
@@ -69,7 +69,7 @@ class _System(Protocol):
 class _ByFactor:
     """Solves by a Cholesky factor of B = I + W^1/2 K W^1/2, whose eigenvalues are at least 1."""
 
-    step = 1e-7  # of all of f
+    step = 1e-7  # the norm over all of f
 
     def __init__(self, K: Tensor) -> None:
         self.K, self._of, self._L = K, K.new_zeros(0), K
@@ -95,7 +95,7 @@ class _ByFactor:
 class _Iterative:
     """Solves by conjugate gradients on K + W^-1, which is never formed."""
 
-    rms_step = 1e-2  # root mean square over data; enough, since a draw solves for the mean once more
+    rms_step = 1e-2  # the root mean square over data; this is enough, because a draw solves for the mean once more
 
     def __init__(self, kernel: Kernel, sites: Sites, solver: Solver) -> None:
         self.kernel, self.sites, self.solver = kernel, sites, solver
@@ -187,7 +187,7 @@ def _newton(
     if not math.isfinite(value):
         u, h, _ = stepped(likelihood.guess(y), None)
         value = psi(u, h)
-        if not math.isfinite(value):  # a prior mean far from what y suggests, for example
+        if not math.isfinite(value):  # for example, if the prior mean is far from what y suggests
             u, h = torch.zeros_like(u), torch.zeros_like(m)
             value = psi(u, h)
     error, least, stalled = math.inf, math.inf, 0
@@ -234,7 +234,7 @@ def _approximated(
             stacklevel=4,
         )
     f = m + mode.h
-    # W is at least this over the prior's variance, so that pseudo-targets with noise 1 / W are finite.
+    # W has a lower bound relative to the prior variance, so that pseudo-targets with noise 1 / W stay finite.
     least = 1e-10 / coupled_diagonal(kernel, sites).clamp_min(1e-300)
     W = torch.maximum(likelihood.curvature(f, y), least)
     return f + likelihood.slope(f, y) / W, 1 / W
@@ -358,7 +358,7 @@ def _given_outcomes(data: ExactGP, likelihood: Likelihood, y: Tensor, solver: So
     return LatentGP(likelihood.owned(), y, data.replaced(train_targets=z, noise=noise).owned())
 
 
-# The evidence, and its gradient, dense.
+# The evidence and its gradient, by dense matrices.
 
 
 class _Evidence(NamedTuple):
@@ -425,7 +425,7 @@ def _own_terms(likelihood: Likelihood, found: _Evidence, y: Tensor) -> Tensor:
     return (likelihood.log_density(found.f, y) - found.share * likelihood.curvature(found.f, y)).sum()
 
 
-# Each outcome, given all the others.
+# Leave-one-out predictions of outcomes.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -469,10 +469,11 @@ def outcomes_left_out(gp: LatentGP) -> OutcomesLeftOut:
     f = m + K @ a
     v = (K.diagonal() - ((K @ R) * K).sum(1)).clamp_min(1e-300)  # the posterior variance
     open_ = inverse.diagonal()  # 1 - W v
-    mean, deviation = f - a * v / open_, (v / open_).sqrt()  # of the cavity
-    # The trapezoidal rule over a normal density, out to eight standard deviations.
+    mean, deviation = f - a * v / open_, (v / open_).sqrt()  # mean and deviation of the cavity distribution
+    # The trapezoidal rule for a normal density, out to eight standard deviations.
     t = torch.linspace(-8.0, 8.0, 257, dtype=K.dtype, device=K.device)
-    # Nodes for the cavity, and for its product with the density of y, which may be much narrower.
+    # The nodes are those of the cavity distribution and of its product with the density of y, which can be much
+    # narrower.
     nodes = torch.cat([mean[:, None] + deviation[:, None] * t, f[:, None] + v.sqrt()[:, None] * t], dim=1)
     nodes = nodes.sort(dim=1).values.mT  # [2 nodes, n]
     normal = -0.5 * ((nodes - mean) / deviation).square() - (deviation * math.sqrt(2 * math.pi)).log()
@@ -491,7 +492,7 @@ def outcomes_left_out(gp: LatentGP) -> OutcomesLeftOut:
     return OutcomesLeftOut(log_density, (y - mu) / spread.sqrt(), y, None, 1, mu, spread, True)
 
 
-# Hyperparameters by the evidence.
+# Hyperparameters that maximise the evidence.
 
 
 class _LaplaceEvidence(Dense):
@@ -617,7 +618,8 @@ def _out_of_units(kernel: Kernel, mean: Mean, units: Units) -> tuple[Kernel, Mea
     listed = buffers(kernel, Units(one, one, units.output_centre, units.output_scale))
     scaled = with_tensors(kernel, [b.value * b.unit for b in listed])
     x = torch.stack([0.3 * one, one])
-    if not torch.allclose(scaled.forward(x, x), scale.square() * kernel.forward(x, x)):  # a part has no scale
+    # some part of the kernel has no scale
+    if not torch.allclose(scaled.forward(x, x), scale.square() * kernel.forward(x, x)):
         scaled = float(scale.square()) * kernel
     if isinstance(mean, ConstantMean):
         return scaled, ConstantMean(mean.value * scale + centre)

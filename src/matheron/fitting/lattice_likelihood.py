@@ -49,31 +49,35 @@ class NotOnLattice(ValueError):
 class OnLattice:
     """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
 
-    fresh = 0.3  # a box serves until a hyperparameter has moved by so much on its logarithmic scale
-    few, too_much = 30_000, 0.3  # up to so many data, a box that leaves out more of the noise's variance is not used
-    # What a solve lacks would enter a gradient with the weights' own size, hundreds of times too large: it is waited
-    # for.
+    fresh = 0.3  # a box is chosen again when a hyperparameter has moved by this much on its logarithmic scale
+    # with at most this many data, a box is refused if it leaves out more than this fraction of the noise variance
+    few, too_much = 30_000, 0.3
+    # The error of a solve enters the gradient multiplied by the size of the weights, which is hundreds of times too
+    # large. Therefore the tolerance is small, and many iterations are allowed.
     solver = FourierLattice(tolerance=0.02, head=4000, max_iterations=2000)
 
     def __init__(self, of: Dense, num_probes: int, seed: int) -> None:
         h, X, y, tasks = of.hyperparameters, of.X, of.y, of.tasks
-        self.merged = Merged.of(of)  # in place of a lattice, whose modes a noise near zero asks for without end
+        # repeated inputs are merged instead of using a lattice, which would need ever more modes as the noise
+        # approaches zero
+        self.merged = Merged.of(of)
         if self.merged is not None:
             return
         self.hyperparameters, self.X, self.y, self.tasks, self.priors = h, X, y, tasks, of.priors
-        # what is of the kernel's size is on the CPU, what is of the data's and of the modes' with the data
+        # Tensors of the kernel's size are on the CPU; those of the size of the data or of the modes are on the data's
+        # device.
         self.domain = torch.stack(X.aminmax(dim=0)).cpu()  # [2, d]
         self.origin = self.domain.mean(0)
         generator = torch.Generator().manual_seed(seed)
         xi = torch.randn(num_probes, len(X), generator=generator, dtype=torch.float64, device="cpu")
         self.xi = xi.to(X)  # [s, n]
         self.seed = int(torch.randint(2**31, (1,), generator=generator, device="cpu"))
-        # fixed variances [n], or ones that are fitted, in the units of which the data's transforms are kept
+        # Fixed variances [n], or ones for a fitted noise variance. The transforms of the data are divided by these.
         self.relative = torch.ones_like(y) if isinstance(h.noise, Leaf) else h.noise.expand(len(y))
         self.rows = rows_of(tasks, h.kernel.num_outputs)
         if any(not len(y[mine]) for mine in self.rows):
             raise NotOnLattice("an output has no data")
-        # a constant function of each output is on the lattice, and tells of the mean: see `_solved`
+        # The lattice has a constant function for each output, which gives the gradient of the mean: see `_solved`.
         stationary = with_series(h.kernel.to("cpu").terms(X.shape[1]))
         if not isinstance(h.mean, Mean) and not any(len(self.rows) == 1 or t.coupling is not None for t in stationary):
             raise NotOnLattice("its mean is fitted, and each output needs a stationary term")
@@ -102,7 +106,7 @@ class OnLattice:
         def slopes(leaves: list[Tensor]) -> Sequence[Tensor | None]:
             t, fitted = len(self.rows), isinstance(h.noise, Leaf)
             kernel, noise, mean = h.model([leaf.cpu() for leaf in leaves], t, torch.arange(t, device="cpu"))
-            # The scale of the relative variances, [t].
+            # the noise variance that multiplies the relative ones, [t]
             scale = noise if fitted else torch.ones(t, dtype=torch.float64, device="cpu")
             terms = beside_of(kernel.terms(d), d)
             explicit = [monomials(list(term.forms)) for term in terms]
@@ -168,14 +172,14 @@ class OnLattice:
         mean = self.hyperparameters.mean
         self.residual = self.y - mean.at(Sites(self.X, self.tasks)) if isinstance(mean, Mean) else self.y
         rows = torch.stack([self.residual * precision, precision, *(self.xi * precision.sqrt())])  # [2 + s, n]
-        # the monomials [n, k], and of each output's data their products with these rows and with one another
+        # The monomials [n, k], and for the data of each output their products with these rows and with each other.
         E = torch.cat([X[:, :0], *(basis.values(X[None])[0] for basis in joint.beside)], dim=1)
         weighted = (E * precision[:, None]).mT  # [k, n]
         self.transformed_beside = torch.stack([rows[:, mine] @ E[mine] for mine in self.rows])  # [t, 2 + s, k]
         self.corner = torch.stack([weighted[:, mine] @ E[mine] for mine in self.rows])  # [t, k, k]
         parts = [joint.adjoints(X, some, 1e-9, self.tasks) for some in torch.cat([rows, weighted]).split(4)]
         each = [torch.cat(of_rows).split([len(rows), len(weighted)]) for of_rows in zip(*parts, strict=True)]
-        self.transformed, self.cross = zip(*each, strict=True)  # an output's [2 + s, c] and [k, c]
+        self.transformed, self.cross = zip(*each, strict=True)  # for each output, [2 + s, c] and [k, c]
         generator = torch.Generator().manual_seed(self.seed)
         size = joint.num_outputs * joint.size + joint.num_beside
         w = torch.randn(len(self.xi), size, generator=generator, dtype=torch.float64, device="cpu")
@@ -190,7 +194,7 @@ class OnLattice:
         t, h = len(self.rows), joint.lattice.num_pairs
         on, scale = t * joint.size, scale.to(self.X)
         level = torch.zeros_like(scale) if m is None else m.to(scale)
-        each = list(zip(self.transformed, level, scale, strict=True))  # of each output
+        each = list(zip(self.transformed, level, scale, strict=True))  # for each output
         data = [(T[0] - m_i * T[1]) / s_i for T, m_i, s_i in each]  # [c]
         eps = joint.unmixed([T[2:] / s_i.sqrt() for T, _, s_i in each])
         A, T = _mixing(joint), self.transformed_beside
@@ -205,7 +209,7 @@ class OnLattice:
         if float(system.information.max()) > LARGEST_INFORMATION:
             raise NotOnLattice("the noise is too small beside the data's number")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the search says where it did not end
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the search reports solves that did not converge
             head = system.head(len(b), self.solver.head)
             U, _ = system.solve(b, self.guess, head, self.solver.tolerance, self.solver.max_iterations)
         self.guess = U
@@ -213,10 +217,10 @@ class OnLattice:
         a = torch.stack(joint.normalised(joint.mixed(explained[:, :on])), dim=-1)  # [1 + s, c, t]
         G = _slope(a)
         slope = torch.cat([G[:h] + G[h : 2 * h], G[2 * h :]]).cpu()
-        levels = a[0, -1]  # what the constant mode says is what a level would
+        levels = a[0, -1]  # the derivative for the constant mode is that for the mean's level
         beside = [_slope(own.mT).cpu() for own in joint.normalised_beside(explained[:, on:])]
-        # |y - m - f|^2 over the noise, from what is left of the data; and how many weights these determine
-        V, C = joint.mixed(U[:, :on]), U[:, on:] @ A  # an output's [1 + s, c], [t, 1 + s, k]
+        # |y - m - f|^2 over the noise, from the reduced data, and the number of weights that the data determine
+        V, C = joint.mixed(U[:, :on]), U[:, on:] @ A  # for each output, [1 + s, c] and [t, 1 + s, k]
         both = torch.stack([V_i @ cross_i.mT for V_i, cross_i in zip(V, self.cross, strict=True)])
         more = ((2 * both + C @ self.corner) * C).sum(2) / scale[:, None]  # [t, 1 + s]
         left = system.energies(U[:1]) + more[:, 0]

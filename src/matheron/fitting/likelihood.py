@@ -22,7 +22,7 @@ from ..models.means import Mean
 from ..solvers.cholesky import solved
 from .hyperparameters import Hyperparameters, Prior, log_prior
 
-Watch = Callable[[int, Tensor, float], None]  # the number of observations, a vector, and the value there
+Watch = Callable[[int, Tensor, float], None]  # called with the number of observations, the vector, and the value there
 
 
 class Dense:
@@ -69,7 +69,7 @@ class Dense:
             if self.priors:
                 density = log_prior(h.leaves, values, self.priors)
                 value += float(density.detach())
-                if density.requires_grad:  # a uniform prior has no slope
+                if density.requires_grad:  # the density of a uniform prior has no gradient
                     density.backward()
             return [leaf.grad for leaf in values]
 
@@ -107,13 +107,13 @@ def few_threads(n: int, few: int = 1000) -> Iterator[None]:
     finally:
         with _lock:
             _users -= 1
-            torch.set_num_threads(_before)  # of this thread, too
+            torch.set_num_threads(_before)  # the count of this thread is reset too
 
 
 def likelihood_with_gradient(kernel: Kernel, sites: Observed, y: Tensor, noise: Tensor, mean: Mean) -> float:
     """log p(y), or -inf; gradients are accumulated in the tensors that require them."""
     n = len(sites)
-    with torch.set_grad_enabled(n * n <= _block(sites)):  # beyond that, each block has a graph of its own, below
+    with torch.set_grad_enabled(n * n <= _block(sites)):  # for more data, each block gets its own graph below
         K = _covariance(kernel, sites)  # [n, n]
     m = mean.at(sites)  # [n]
     with torch.no_grad():
@@ -223,4 +223,4 @@ def _factor(K: Tensor, noise: Tensor) -> Tensor | None:
 
 def _backward(output: Tensor, slope: Tensor) -> None:
     if output.requires_grad:
-        (output * slope).sum().backward()  # with a slope as its argument torch imports SymPy, a second's work
+        (output * slope).sum().backward()  # backward(slope) would make torch import SymPy, which takes a second

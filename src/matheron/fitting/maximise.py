@@ -64,7 +64,7 @@ def fit(
     **settings: Unpack[FitSettings],
 ) -> ExactGP | LatentGP: ...
 @seeded
-@torch.inference_mode(False)  # gradients are needed, whoever calls
+@torch.inference_mode(False)  # gradients are needed even if the caller is in inference mode
 def fit(
     kernel: Kernel | None,
     X: ArrayLike | Functionals | Sequence[Functionals],
@@ -159,7 +159,7 @@ def fit(
             d = _dimension(X)
         else:
             shape = as_tensor(cast(ArrayLike, X), "X").shape
-            d = max(1, shape[1]) if len(shape) == 2 else 1  # anything else is refused by ExactGP
+            d = max(1, shape[1]) if len(shape) == 2 else 1  # other shapes raise an error in ExactGP
         kernel = Scaled(Matern(2.5, torch.ones(d, dtype=torch.float64, device="cpu")), 1.0)
         if priors is None:
             has_noise = noise is None if likelihood is None else fits_scale(likelihood)
@@ -183,11 +183,12 @@ def fit(
     if is_observable(X):
         closed = averages_in_closed_form(kernel, _dimension(X))
         X = X if closed else _with_nodes(X)
-    data = ExactGP(kernel, X, y, 0.0 if noise is None else noise, tasks=tasks)  # checks, and one row per observation
+    # checks the arguments, and makes one row for each observation
+    data = ExactGP(kernel, X, y, 0.0 if noise is None else noise, tasks=tasks)
     user_X, user_y = _apart(data.sites.points), _apart(data.train_targets)
     dtype, blocks = data.sites.points.dtype, None
     if is_observable(X):
-        units = standardising(kernel, user_X, user_y[:1].expand(len(user_X)), None)  # of the inputs
+        units = standardising(kernel, user_X, user_y[:1].expand(len(user_X)), None)  # the units of the inputs only
         sites = Functionals.of(data.sites).double().mapped(torch.detach)
         sites = observed = moved_inside(sites, units.transforms()[0].to(user_X))
         units, blocks = _units_of_functionals(units, sites, user_y, _rows_of(X), len(user_y))
@@ -294,7 +295,7 @@ def _units_of_functionals(
         )
         scale[i] = torch.where(spread > 1e-13 * centre[i].abs(), spread, 1.0)
     index = torch.repeat_interleave(torch.arange(len(rows), device=y.device), torch.tensor(rows, device=y.device))
-    index = index.repeat_interleave(n // len(index))  # every output of a row is of its block
+    index = index.repeat_interleave(n // len(index))  # all outputs of a row belong to the row's block
     sums = y.new_zeros(len(rows)).index_add(0, index, sizes)
     unit = (sums / index.bincount(minlength=len(rows)))[index]
     return units._replace(output_centre=centre, output_scale=scale), NoiseBlocks(index, unit)

@@ -29,7 +29,8 @@ from .likelihood import Dense, accumulate
 class Pathwise:
     """An estimate of the gradient of log p(y | hyperparameters) + log prior in the vector."""
 
-    fresh = 0.2  # the preconditioner is renewed when a hyperparameter has moved by this, on its logarithmic scale
+    # the preconditioner is made again when a hyperparameter has moved by this much on its logarithmic scale
+    fresh = 0.2
 
     def __init__(self, of: Dense, solver: Solver, num_probes: int, seed: int) -> None:
         self.hyperparameters, self.y, self.tasks, self.priors = of.hyperparameters, of.y, of.tasks, of.priors
@@ -37,7 +38,8 @@ class Pathwise:
         self.solver, self.num_probes, self.seed = solver, num_probes, seed
         self.guess: Tensor | None = None  # [n, 1 + s]
         self.iterations = 0
-        self.made: tuple[Tensor, LowRank, Tensor, Tensor] | None = None  # where, what, and its probes u and v [n, s]
+        # the vector it was made at, the preconditioner, and its probes u and v [n, s]
+        self.made: tuple[Tensor, LowRank, Tensor, Tensor] | None = None
 
     def __call__(self, vector: Tensor) -> Tensor:
         h = self.hyperparameters
@@ -64,7 +66,7 @@ class Pathwise:
         P, u, v, state = self._preconditioned(vector, operator)
         b = torch.cat([(self.y - m).to(X)[:, None], u], dim=1)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # later steps correct an inexact one
+            warnings.simplefilter("ignore", ConvergenceWarning)  # if a solve does not converge, later steps correct it
             V, stats = state.solve(b, self.guess)
         self.guess, self.iterations = V, self.iterations + stats.iterations
         return _Weights(V[:, 0], P, V[:, 1:] - v, v)

@@ -42,8 +42,8 @@ class SearchSettings:
     rows begins.
     """
 
-    # Starts: candidates are compared on `rows_compared`, and searches from the chosen ones use `rows_followed`. From
-    # `tried_per_start` candidates for each start there are `tried_iterations` iterations first. Without these, four
+    # Starts: candidates are compared on `rows_compared` rows, and searches from the chosen ones use `rows_followed`
+    # rows. `tried_per_start` candidates for each start first get `tried_iterations` iterations. Without these, four
     # starts lose 3 nats on "mostly noise" and take three quarters of the time (benchmarks/fit_tables.py).
     rows_compared: int = 256
     rows_followed: int = 512
@@ -51,10 +51,11 @@ class SearchSettings:
     tried_iterations: int = 8
     followed_iterations: int = 60
 
-    # Exact gradients: up to `rows_at_once`, L-BFGS-B uses all rows. Beyond, it finds the maximum for `rows_first`, from
-    # where at most `gradient_steps` quasi-Newton steps use all rows, with the curvature that `rows_for_curvature` have.
-    # If these steps do not end, on ridges, L-BFGS-B takes `final_iterations` more with up to `most_rows_final`. Without
-    # these, 2500 rows of "elevators" lose 0.65 nats and take half the time.
+    # Exact gradients: with up to `rows_at_once` rows, L-BFGS-B uses all of them. With more, it finds the maximum for
+    # `rows_first` rows, and at most `gradient_steps` quasi-Newton steps follow with all rows. Their first curvature is
+    # that of `rows_for_curvature` rows. If these steps do not converge, as on ridges, L-BFGS-B takes up to
+    # `final_iterations` more with up to `most_rows_final` rows. Without these, 2500 rows of "elevators" lose 0.65 nats
+    # and take half the time.
     rows_at_once: int = 2000
     rows_first: int = 1000
     rows_for_curvature: int = 1000
@@ -62,38 +63,38 @@ class SearchSettings:
     final_iterations: int = 100
     most_rows_final: int = 4000
 
-    # L-BFGS-B works in units in which `rows_for_units` have the same curvature along every hyperparameter, where there
-    # are at least twice as many rows.
+    # L-BFGS-B works in units in which the curvature for `rows_for_units` rows is the same along every hyperparameter,
+    # if there are at least twice as many rows.
     rows_for_units: int = 128
 
-    # Lengthscales, in standard deviations of the inputs: those of some rows are cut to `longest_lengthscale` before all
-    # rows are used, and a search that ends beyond it begins again with `restart_lengthscale`.
+    # Lengthscales, in standard deviations of the inputs. Those fitted to some rows are reduced to `longest_lengthscale`
+    # before all rows are used. A search that ends beyond it begins again with `restart_lengthscale`.
     longest_lengthscale: float = 30.0
     restart_lengthscale: float = 3.0
 
-    # Fits to some of the rows: num_data="auto" uses up to `largest_auto` on a CPU, where no lattice serves. Rows at
-    # random come with their nearest `neighbours`, looked for among `neighbour_pool` rows.
+    # Fits to some of the rows: num_data="auto" uses up to `largest_auto` rows on a CPU if the lattice cannot be used.
+    # Random rows are taken together with their nearest `neighbours` among `neighbour_pool` rows.
     largest_auto: int = 4000
     neighbours: int = 3
     neighbour_pool: int = 50_000
 
-    # solver="auto", on a CPU and on a GPU: covariances of up to `largest_dense` rows are factored. Beyond, gradients
-    # are estimated. A lattice serves from `smallest_on_line` rows in one dimension and `smallest_on_lattice` in two
-    # and three. On an H200 (benchmarks/fit_solvers.py) dense factors and the lattice took 0.6 and 0.8 s for 8000 rows
-    # in one dimension, and 1.5 and 0.6 s for 16,000; in two dimensions 1.8 and 3.6 s for 16,000, and 19 and 2 s for
-    # 32,000; in three dimensions 4.4 and 13 s, and 34 and 9 s.
+    # solver="auto", with limits for a CPU and for a GPU: covariances of up to `largest_dense` rows are factored, and
+    # for more rows gradients are estimated. The lattice is used from `smallest_on_line` rows on in one dimension, and
+    # from `smallest_on_lattice` rows on in two and three. On an H200 (benchmarks/fit_solvers.py), dense factors and the
+    # lattice took 0.6 and 0.8 s for 8000 rows in one dimension, and 1.5 and 0.6 s for 16,000; in two dimensions 1.8 and
+    # 3.6 s for 16,000, and 19 and 2 s for 32,000; in three dimensions 4.4 and 13 s, and 34 and 9 s.
     largest_dense: tuple[int, int] = (8000, 32_000)
     smallest_on_lattice: tuple[int, int] = (4000, 20_000)
     smallest_on_line: tuple[int, int] = (4000, 10_000)
 
-    # Quasi-Newton steps end where the expected gain per hyperparameter is below these. An estimated gradient's sampling
-    # error costs 0.1, and on a lattice steps are cheap.
+    # Quasi-Newton steps end when the expected gain per hyperparameter is below these. The sampling error of an
+    # estimated gradient costs 0.1. On a lattice steps are cheap.
     exact_tolerance: float = 2e-3
     estimated_tolerance: float = 0.02
     lattice_tolerance: float = 0.005
 
-    # Estimated gradients: s random right-hand sides add 1 / s to the sampling variance of hyperparameters. A GPU
-    # computes in tiles of 64 columns, of which one is the data's.
+    # Estimated gradients: s random right-hand sides increase the sampling variance of hyperparameters by the fraction 1
+    # / s. A GPU computes in tiles of 64 columns, and one column is for the data.
     probes: int = 15
     probes_on_gpu: int = 63
     solver: Solver = field(default_factory=lambda: PCG(tolerance=0.1, max_iterations=300))
@@ -333,7 +334,7 @@ def _searched(
 
 def by_lbfgs(objective: Dense, start: Tensor, iterations: int = 500) -> tuple[Tensor, float]:
     """Maximise by SciPy's L-BFGS-B from a start `[p]`: the end `[p]` and its value, -inf if no value was finite."""
-    from scipy.optimize import minimize as scipy_minimize  # a tenth of a second to import
+    from scipy.optimize import minimize as scipy_minimize  # this import takes a tenth of a second
 
     n, unit = len(objective.y), _curvature_units(objective, start)
 
@@ -429,13 +430,15 @@ def _by_quasi_newton(
     value for some of the rows where they began, and whether they ended within the limit of steps.
     """
     n, h, s = len(objective.y), objective.hyperparameters, SETTINGS
-    own = torch.Generator().manual_seed(0)  # a fit from one start draws no numbers from the user's generator
+    # a seed of its own, so that a fit from one start does not advance the user's generator
+    own = torch.Generator().manual_seed(0)
     order = torch.randperm(n, generator=own, device="cpu").to(objective.X.device)
     some = objective.some(order[: s.rows_first])
     journal.worked(0.0, f"{len(some.y):,} of them first")
     best, value = by_lbfgs(some, _idle_as_given(some, start, as_given), 2 * s.followed_iterations)
     idle = some(best)[1] == 0
-    # A lengthscale far beyond the data has a zero derivative whatever all rows say, so that it would never return.
+    # With a lengthscale far beyond the data, the derivative is zero for any rows, so that the search could not leave
+    # it.
     best = torch.where(h.are_lengthscales(best) & ~idle, best.clamp_max(math.log(s.longest_lengthscale)), best)
     sizes = [min(n, s.rows_for_curvature) // 2, min(n, s.rows_for_curvature)]
     parts = [objective.some(order[:size]) for size in sizes]
@@ -468,7 +471,7 @@ def some_of(objective: Dense, count: int, generator: torch.Generator) -> Dense:
         return objective
     order = torch.randperm(len(X), generator=generator, device=generator.device).to(X.device)
     if tasks is not None:
-        rank = torch.zeros_like(order)  # place among the rows of the same task
+        rank = torch.zeros_like(order)  # the place of each row among those of the same task
         for task in tasks.unique():
             own = (tasks[order] == task).nonzero()[:, 0]
             rank[own] = torch.arange(len(own), device=X.device)
@@ -479,7 +482,7 @@ def some_of(objective: Dense, count: int, generator: torch.Generator) -> Dense:
     nearest = []
     for i in range(0, size, 64):
         distance = torch.cdist(X[pool[i : min(i + 64, size)]], X[pool])  # [64, m]
-        distance.diagonal(i).fill_(math.inf)  # of each to itself
+        distance.diagonal(i).fill_(math.inf)  # a row is not its own neighbour
         nearest.append(pool[distance.topk(min(SETTINGS.neighbours, len(pool) - 1), largest=False).indices.reshape(-1)])
     return objective.some(_without_repeats(torch.cat([copies, order[:size], *nearest, order]))[:count])
 
@@ -495,7 +498,7 @@ def _copies(X: Tensor) -> Tensor:
     """The numbers of rows of X that occur more than once, equal rows side by side."""
     _, of, counts = X.unique(dim=0, return_inverse=True, return_counts=True)
     places = torch.arange(len(X), device=X.device)
-    first = torch.full_like(counts, len(X)).scatter_reduce(0, of, places, "amin")  # the first of equal rows
+    first = torch.full_like(counts, len(X)).scatter_reduce(0, of, places, "amin")  # the first of several equal rows
     order = first[of].argsort(stable=True)
     return order[counts[of[order]] > 1]
 
@@ -510,7 +513,7 @@ def _largest_dense(device: torch.device) -> int:
     on_cpu, on_gpu = SETTINGS.largest_dense
     if device.type != "cuda":
         return on_cpu
-    bytes_per_entry = 24  # of the covariance, its factor and its inverse, in float64
+    bytes_per_entry = 24  # for the covariance, its factor and its inverse, in float64
     return min(on_gpu, math.isqrt(memory_of(device, 0, 0.55) // bytes_per_entry))
 
 

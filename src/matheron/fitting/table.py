@@ -18,7 +18,7 @@ from ..models.transforms import Affine
 from .evidence import LeaveOneOut, leave_one_out, log_marginal_likelihood, scores
 from .units import Buffer, Units, buffers
 
-# Beyond this many observations a summary does not factor the covariance for the likelihood.
+# With more observations than this, a summary does not factor the covariance to compute the likelihood.
 _LARGEST_FACTOR = 5000
 
 

@@ -126,20 +126,20 @@ def _walk(kernel: Kernel, dims: list[int], scale: Tensor, variance: Tensor, pref
     for name, value in kernel._buffers.items():
         if value is not None and value.is_floating_point():
             yield Buffer(prefix + name, kernel, value, own.get(name, scale.new_ones(())), dims)
-    for i, (where, part) in enumerate(kernel.operands()):  # a product's variance is its first factor's
+    for i, (where, part) in enumerate(kernel.operands()):  # the first factor of a product has its variance
         passed = inner if i == 0 or isinstance(kernel, Sum) else scale.new_ones(())
         yield from _walk(part, kernel.inner_dims(dims), scale, passed, prefix + where)
 
 
 def _units(kernel: Kernel, scale: Tensor, variance: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """The units of a kernel's own tensors, and the unit of variance that is left for its parts."""
-    if variance.ndim and kernel.num_outputs == 1:  # a part that all tasks share: their scales are equal
+    if variance.ndim and kernel.num_outputs == 1:  # a part that is shared by all tasks, whose scales are equal
         variance = variance[0, 0]
     own, inner = {}, variance
     for name, unit in kernel.units.items():
         value = getattr(kernel, name)
         if unit == "y^2" and value.ndim < variance.ndim:
-            continue  # a number in front of a coupling, which has the variances
+            continue  # a number that multiplies a coupling, which has the variances
         number = {"x": scale, "1/x": 1 / scale, "y^2": variance}.get(unit)
         number = variance / scale.square() if number is None else number
         own[name] = number[0] if number.ndim and value.numel() == 1 else number

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ..core.value import Json
 
-# Formats: year first, months in words, and d/m/y or m/d/y, which all cells of a column together distinguish.
+# The formats of dates: with the year first, with months in words, and d/m/y or m/d/y. The cells of a column together
+# decide between the last two.
 _DATE = re.compile(
     r"\s*(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.](\d{4}|\d\d)|\d{4}-\d\d\s*$|"
     r"\d\d?[ -][a-z]{3,}[ ,.-]+\d{2,4}|[a-z]{3,}[ .]+\d\d?,? \d{4})(?!\d)",
@@ -27,7 +28,8 @@ _DATE = re.compile(
 )
 _EITHER = re.compile(r"\s*(\d\d?)([-/.])(\d\d?)[-/.]\d")
 _TIME = re.compile(r"\s*\d\d?:\d\d")
-# Units of dates as numbers, in nanoseconds, and the precision to which numbers are rounded as dates.
+# The units of dates as numbers, in nanoseconds, and the precision to which such numbers are rounded when they become
+# dates again.
 _UNITS = {"days": (86_400 * 10**9, "s"), "hours": (3600 * 10**9, "s"), "seconds": (10**9, "ms")}
 _THOUSANDS = re.compile(r"\s*[-+]?\d{1,3}(([,.' \u00a0\u202f])\d{3})(\2\d{3})*([.,]\d+)?\s*$")
 # Numbers that mark missing values in many files of measurements.
@@ -48,7 +50,7 @@ class EncodedColumns:
 
     inputs: list[str]
     categories: dict[str, list[str]] = field(default_factory=dict)
-    dates: dict[str, tuple[str, str]] = field(default_factory=dict)  # of inputs that are dates: a unit, and since when
+    dates: dict[str, tuple[str, str]] = field(default_factory=dict)  # the inputs that are dates: their unit and origin
 
     @property
     def names(self) -> list[str]:
@@ -133,7 +135,7 @@ def numbers(frame: DataFrame, name: str, source: str, advice: str | None = None)
     if column.dtype.kind in "mM":
         raise ValueError(dates)
     text = column.astype(str).str.strip()
-    decimal = frame.attrs.get("decimal", ".")  # a column with any text in it is left as it was written
+    decimal = frame.attrs.get("decimal", ".")  # a column that contains text keeps its decimal commas
     plain = text.str.replace(",", ".", regex=False) if decimal == "," else column
     converted = pandas().to_numeric(plain, errors="coerce")
     bad = converted.isna() & column.notna() & (text != "")

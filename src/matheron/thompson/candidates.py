@@ -64,7 +64,7 @@ def best_of(
     if len(taken) and not (0 <= int(taken.min()) and int(taken.max()) < n):
         raise ValueError(f"exclude: expected numbers of candidates from 0 to {n - 1}, got {taken.tolist()}")
     left = n - len(taken.unique())
-    most = s if distinct else 1  # of each function the best that others cannot all have taken
+    most = s if distinct else 1  # so that each function has a candidate, even if all others have taken theirs
     if left < most:
         raise ValueError(
             f"candidates: expected at least {most} that are not excluded, got {left}; draw fewer functions, or use "

@@ -37,8 +37,8 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
         model_y,
         noise=None if noise is None else y.new_full((len(y),), noise) / outward.scale.square(),
         priors=priors if noise is not None else priors | {"noise": _gamma(1.1, 30.0)},
-        # With a higher floor under the noise (BoTorch's is 1e-4), draws of a function without noise would differ where
-        # its value is known, and search there for ever.
+        # With a higher lower bound on the noise (BoTorch's is 1e-4), draws of a noise-free function would still vary
+        # where its value is known, and the search would never leave these points.
         floors={"lengthscale": 1e-3, "outputscale": 1e-4, "noise": 1e-6},
         first_noise=1e-3,
     )

@@ -18,7 +18,7 @@ def nondominated(F: Tensor) -> Tensor:
     keep = torch.zeros(len(F), dtype=torch.bool, device=F.device)
     left = torch.arange(len(F), device=F.device)
     while len(left):
-        lowest = left[F[left].sum(1).argmin()]  # which nothing that is left dominates
+        lowest = left[F[left].sum(1).argmin()]  # no remaining row dominates the one with the lowest sum
         keep[lowest] = True
         left = left[(F[left] < F[lowest]).any(1)]
     return keep
@@ -42,14 +42,14 @@ def improvements(F: Tensor, front: Tensor, reference: Tensor, num_points: int = 
     lowest = torch.cat([F, front]).amin(0)
     side = (reference - lowest).clamp_min(0)
     points = lowest + side * Sobol(F.shape[1], seed=0).next(num_points).to(F)
-    free = points[~(front[:, None] <= points).all(-1).any(0)]  # not counted yet
+    free = points[~(front[:, None] <= points).all(-1).any(0)]  # the points that the front does not dominate yet
     return (F[:, None] <= free).all(-1).sum(1).to(F) / num_points * side.prod()
 
 
 def _in_the_plane(F: Tensor, front: Tensor, reference: Tensor) -> Tensor:
     """A sum over the steps of the front: strips between its points, each with the height that is still free."""
-    front = front[front[:, 0].argsort()]  # the second column falls
-    left = torch.cat([torch.full_like(reference[:1], -torch.inf), front[:, 0]])  # strips [r + 1]
+    front = front[front[:, 0].argsort()]  # the second column then decreases
+    left = torch.cat([torch.full_like(reference[:1], -torch.inf), front[:, 0]])  # the left ends of the strips, [r + 1]
     right = torch.cat([front[:, 0], reference[:1]])
     top = torch.cat([reference[1:], front[:, 1]])
     width = (right - torch.maximum(left, F[:, :1])).clamp_min(0)  # [p, r + 1]

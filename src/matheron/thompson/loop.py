@@ -225,7 +225,7 @@ def minimize_function(
     if strategy == "function-space" and not (plain and m == 1):
         raise ValueError('strategy: function-space draws are of values of one output; use strategy="decoupled"')
     study, spread = _resumed(state, box), settings.pop("spread", None)
-    rounds = 4  # of one point, of which the last has the posterior mean's minimiser
+    rounds = 4  # rounds of one point each; the last takes the minimiser of the posterior mean
     returned.check(study, state)
     first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
     with progress_bar(show=progress) as bar:
@@ -247,7 +247,8 @@ def minimize_function(
                 count = min(q, budget - len(study.points))
                 met = [value if ok else None for value, ok in zip(study.values, study.feasible, strict=True)]
                 side = side_after(cast(list[float | None], met), first, q, box.shape[1]) if trust_region else None
-                # From the number of values, not of rounds in this process, since a study may be resumed.
+                # The seed follows from the number of values, and not from the rounds of this process, because a study
+                # can be resumed.
                 turn = (len(study.points) - first) % rounds
                 due = m == 1 and (count > 1 or turn == rounds - 1)
                 each = graded(count) if count > 1 else graded(rounds)[-1 - turn]

@@ -23,7 +23,7 @@ from .quasi_newton import ENDINGS, lowest, minimize_in_unit_box
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Mesh points by default: fifteen times fewer than in the paper, with equally good optima.
+# The default number of mesh points. The paper has fifteen times as many, with equally good optima.
 MESH_SIZE = 16_384
 
 

@@ -86,10 +86,10 @@ class ThompsonSampler(BaseSampler):
     True
     """
 
-    # Coordinates of all points of a mesh: beyond 64 of them, as of a parameter with hundreds of choices, there are
-    # fewer points.
+    # The largest size of a mesh in memory. If there are more than 64 coordinates, as with a parameter of hundreds of
+    # choices, the mesh has fewer points.
     _MESH_NUMBERS = 1 << 20
-    # Scalarisations by which a drawn Pareto front is found, between the points of the mesh.
+    # The number of scalarisations that search for a drawn Pareto front between the points of the mesh.
     _SCALARISATIONS = 8
 
     def __init__(
@@ -169,7 +169,8 @@ class ThompsonSampler(BaseSampler):
         def drawn(kind: str, i: int, known: Tensor, values: Tensor) -> Paths:
             refits = self._refits.setdefault((f"{study.study_name} {kind}", i), Refits())
             model = refits.model(X[known], values[known])
-            # Named, so that studies with a seed and the published comparison do not change with the library's defaults.
+            # The features are named, so that seeded studies and the published comparison do not change with the
+            # defaults.
             features = "orthogonal" if X.shape[1] >= 16 else "sobol"
             return draw(model, 1, num_features=self._num_features, features=features, generator=generator)
 
@@ -281,7 +282,7 @@ def _most_improving(points: Tensor, at: At, seen: TrialTable, problem: Problem) 
         if problem.constraints
         else torch.ones(len(seen.values), dtype=torch.bool, device="cpu")
     )
-    known = problem.units(seen.values[met])  # trials that violate a constraint have nothing to show
+    known = problem.units(seen.values[met])  # trials that violate a constraint do not count
     known = known[nondominated(known)]
     reference = 0.1 + torch.cat([torch.ones_like(F[:1]), known]).amax(0)  # [m]
     return points[improvements(F, known, reference).argmax()]

@@ -22,11 +22,13 @@ from ..core.checks import ArrayLike, as_array
 from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, Stack
 from .quasi_newton import ENDINGS, LIMIT, Optimum, minimize_in_unit_box
 
-# How far inside constraints descents aim, in constraints' standard deviations; they end at half of it.
+# Descents aim at points this far inside the constraints, in standard deviations of the constraints. They end at half of
+# this distance.
 MARGIN = {torch.float64: 1e-6, torch.float32: 1e-4}
 INFEASIBLE, OF_THE_MESH = "infeasible: least violation", "a point of the mesh"
 
-# What `minimize` takes: a function of points, the number of an output (or with its limit), or drawn functions.
+# The constraints that `minimize` takes: a function of points, the number of an output (or with its limit), or drawn
+# functions.
 Constraint: TypeAlias = "Callable[[Tensor], ArrayLike] | int | Mapping[int, float] | AbstractFunctions"
 Constraints: TypeAlias = "Constraint | Sequence[Constraint] | None"
 
@@ -41,12 +43,12 @@ class Known:
 
     def __init__(self, function: Callable[[Tensor], ArrayLike], box: Tensor) -> None:
         self.function, self.step = function, 1e-6 * (box[1] - box[0])  # [d]
-        n, d = box.shape[1] + 1, box.shape[1]  # so that [n] is not [d]
+        n, d = box.shape[1] + 1, box.shape[1]  # one more than d, so that [n] and [d] differ
         x = torch.lerp(box[0], box[1], torch.linspace(0.1, 0.9, n, dtype=box.dtype, device=box.device)[:, None])
         try:
             returned = function(x.clone().requires_grad_())
             self.differentiable = isinstance(returned, Tensor) and returned.requires_grad
-        except Exception:  # of NumPy, say, which takes no tensor with a graph; any other error comes again below
+        except Exception:  # for example, NumPy takes no tensor with a graph; any other error is raised again below
             self.differentiable = False
         y = as_array(function(x.clone()))
         if y.ndim not in (1, 2) or len(y) != n:
@@ -162,7 +164,7 @@ class Problem:
         outputs, r = [*self.objectives, *self.constraints], len(self.of)
         functions = {id(o.functions): o.functions for o in outputs}.values()
         with torch.no_grad():
-            if x.ndim == 2 or all(f.num_paths == 1 for f in functions):  # at points that all functions share
+            if x.ndim == 2 or all(f.num_paths == 1 for f in functions):  # all functions have the same points
                 known = {id(f): f(x.flatten(0, -2)) for f in functions}  # [s, n] or [s, n, t]
                 columns = [_column(known[id(o.functions)], o) for o in outputs]  # [s, n]
                 columns = [c.expand(r, -1) if len(c) == 1 else c[self.of] for c in columns]
@@ -335,12 +337,14 @@ def solve(
     left = (problem.violation(found.C[:, None])[:, 0] > 0).nonzero()[:, 0]
     if not len(left):
         return found
-    # No descent has met all constraints. A search for the least violation may find where they are met, or come nearest.
+    # No descent has met all constraints. A search for the least violation can find points that meet them, or come
+    # nearest to it.
     some, r = problem.rows(left), len(problem.of)
     at = (low.expand(r, -1)[left], span.expand(r, -1)[left])
     nearest = _descended(some, starts[left], *at, max_iterations, on_iteration, violation_alone=True)
     inner = ((nearest.x - at[0]) / at[1]).clamp(0, 1)[:, None]  # [l, 1, d]
-    again = _descended(some, inner, *at, max_iterations, on_iteration)  # better by the objective, if it is feasible
+    # improves the objective if the point is feasible
+    again = _descended(some, inner, *at, max_iterations, on_iteration)
     ending = list(found.ending)
     for i, said in zip(left.tolist(), again.ending, strict=True):
         ending[i] = said
@@ -444,8 +448,8 @@ def _descended(
     return Found(x, F, C, endings, count)
 
 
-# Of problems `index [p]` at their points `[p, d]`: values `[p]`, gradients `[p, d]`, constraints `[p, c]`, and their
-# gradients `[p, c, d]`.
+# An objective with constraints, of problems `index [p]` at their points `[p, d]`: values `[p]`, gradients `[p, d]`,
+# constraints `[p, c]`, and their gradients `[p, c, d]`.
 WithConstraints: TypeAlias = "Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]"
 
 
@@ -505,7 +509,7 @@ def descend(
         grows = (residual > 0.25 * last[left])[:, None]
         penalty[left] = torch.where(grows, (growth * rho).clamp_max(largest_penalty), rho)
         last[left] = residual
-        left = left[residual > margin / 2]  # not NaN
+        left = left[residual > margin / 2]  # this also drops NaN
         if not len(left):
             break
     return optimum

@@ -60,7 +60,7 @@ def minimize_in_unit_box(
     f, g = objective(index, x)
     optimum = Optimum(x.clone(), f.clone(), torch.full_like(index, LIMIT), torch.zeros_like(index))
     ending = torch.where(_projected_gradient(x, g) <= gradient_tolerance, GRADIENT, RUNNING)
-    # The first step has length at most a tenth of the box.
+    # The first step is at most a tenth of the box long.
     curvature = (_Dense if d <= _Dense.MOST_DIMENSIONS else _Limited)(10 * g.norm(dim=1).clamp_min(1e-13), d)
     alpha = torch.ones_like(f)
     for iteration in range(max_iterations):
@@ -82,7 +82,7 @@ def minimize_in_unit_box(
         accepted = enough[:, None]
 
         curvature.update(moved, g_trial - g, enough)
-        # Refused: the minimiser of a parabola through what is known, within limits.
+        # After a refused step, the next length is the minimiser of a parabola through the known values, within limits.
         parabola = -slope / (2 * (f_trial - f - slope)).clamp_min(1e-300)
         parabola = torch.nan_to_num(parabola, nan=0.1, posinf=0.1, neginf=0.1).clamp_(0.1, 0.5)
         alpha = torch.where(enough, 1.0, alpha * parabola)
@@ -124,7 +124,8 @@ def _downhill(g: Tensor, held: Tensor, curvature: _Dense | _Limited) -> Tensor:
 class _Dense:
     """A BFGS matrix B for each of p problems, from a multiple `scale [p]` of the identity."""
 
-    # With 60 dimensions, factors of 800 matrices took ten times as long as all else, and twice the iterations.
+    # In 60 dimensions, factoring 800 matrices took ten times as long as everything else, and twice as many iterations
+    # were needed.
     MOST_DIMENSIONS = 20
 
     def __init__(self, scale: Tensor, d: int) -> None:
@@ -159,7 +160,7 @@ class _Dense:
 class _Limited:
     """The last steps S and changes of the gradient Y `[p, m, d]`, the newest last; entries not yet filled are zero."""
 
-    KEPT = 20  # steps
+    KEPT = 20  # the number of steps that are kept
 
     def __init__(self, scale: Tensor, d: int) -> None:
         self.scale = 1 / scale  # [p]

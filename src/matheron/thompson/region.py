@@ -88,7 +88,8 @@ def regions(
 def data_in_box(gp: GP, lower: Tensor, upper: Tensor) -> Tensor:
     """The data (or inducing points) `[n, d]` in the user's units, those outside of the box at its bounds."""
     several = [_data(member, lower) for member in leaves(gp)]
-    X = several[0] if len(several) == 1 else torch.cat(several).unique(dim=0)  # an ensemble's models have the same data
+    # models of an ensemble have the same data
+    X = several[0] if len(several) == 1 else torch.cat(several).unique(dim=0)
     return X.clamp(lower, upper)
 
 
@@ -109,7 +110,7 @@ def _relative_lengthscales_of(gp: ExactGP | SparseGP, whole: Tensor) -> Tensor:
     if parts is None or len(parts) != 1 or len(parts[0].dims) < len(whole):
         return torch.ones_like(whole)
     scale = torch.ones_like(whole)
-    if gp.input_transform is not None:  # lengthscales are of the model's own space
+    if gp.input_transform is not None:  # lengthscales are in the model's own space
         scale = gp.input_transform.to(whole.device, whole.dtype).derivative(torch.zeros_like(whole))
     in_order = torch.empty_like(whole)
     in_order[parts[0].dims] = parts[0].kernel.lengthscale.detach().to(whole).expand(len(whole))

@@ -22,9 +22,9 @@ from .problem import Output, Problem, formulated, listed, solve
 from .region import data_in_box, regions
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
-DRAWN = STRATEGIES[:2]  # of functions that are drawn whole
-REGION_MESH_SIZE = 2048  # points of a trust region that are screened for each function
-# A number of an output, {number: limit}, a function of points, a model; or several of these.
+DRAWN = STRATEGIES[:2]  # the strategies whose functions can be evaluated anywhere
+REGION_MESH_SIZE = 2048  # the points of a trust region that are screened for each function
+# The number of an output, {number: limit}, a function of points, a model, or several of these.
 ModelConstraints: TypeAlias = Any
 
 
@@ -187,7 +187,7 @@ def suggest_together(
         lower, upper = as_box(bounds, "bounds")
         uniform = [torch.rand(q, len(lower), generator=g, device=g.device, dtype=torch.float64) for g in generators]
         return [torch.addcmul(lower, each.to(lower), upper - lower) for each in uniform]
-    if mesh_size is None:  # function-space draws have the paper's mesh (appendix C), since nothing is searched from it
+    if mesh_size is None:  # function-space draws have the mesh of the paper (appendix C), because no search follows
         size = 1_000_000 if strategy == "function-space" else MESH_SIZE
     else:
         size = as_count(mesh_size, "mesh_size")
@@ -237,8 +237,8 @@ class DrawingPlan(NamedTuple):
                 raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
             kind = "cosine" if self.features is None else self.features
             return [weight_space(m, q, features=kind, num_features=self.num_features, generator=g) for m, g in each]
-        # Frequencies are chosen for the box. A lattice, which a domain would bring in few dimensions, is for grids: in
-        # three dimensions a search at points of its own takes several times as long on one.
+        # Frequencies are chosen for the box. With a domain, `draw` would use a lattice in few dimensions, which is
+        # meant for grids: in three dimensions, a search at separate points takes several times as long on it.
         kind = "leverage" if self.features in (None, "auto") else self.features
         lower, upper = as_box(bounds, "bounds")
         settings = {"features": kind, "num_features": self.num_features, "domain": (lower, upper)}

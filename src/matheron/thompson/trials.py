@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .unit_cube import Parameter
 
-# Where Optuna keeps constraints: other samplers, and the dashboard, read them there.
+# The attribute in which Optuna keeps constraints. Other samplers and the dashboard read it.
 CONSTRAINTS = "constraints"
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import one_hot
 
 from .branches import Branches
 
-# An Optuna distribution of any kind.
+# The value of a parameter, of any kind of Optuna distribution.
 Parameter = bool | int | float | str | None
 
 
@@ -45,10 +45,10 @@ class UnitCube:
         self.axes = {name: _axis(name, search_space[name]) for name in sorted(search_space)}
         self._widths = [axis.width for axis in self.axes.values()]
         self.dim = sum(self._widths)
-        axes = [axis for axis in self.axes.values() for _ in range(axis.width)]  # of each coordinate
+        axes = [axis for axis in self.axes.values() for _ in range(axis.width)]  # the axis of each coordinate
         self.moves = torch.tensor([type(axis) is _Continuous for axis in axes], device="cpu")
         self.ordered = torch.tensor([not isinstance(axis, _ChoiceColumns) for axis in axes], device="cpu")
-        # The coordinate of a parameter that a point does not have.
+        # The coordinates that a missing parameter gets.
         neutral = [1 / axis.width if isinstance(axis, _ChoiceColumns) else 0.5 for axis in axes]
         self.neutral = torch.tensor(neutral, dtype=torch.float64, device="cpu")
 

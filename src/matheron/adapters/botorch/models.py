@@ -34,8 +34,8 @@ from ..refusal import BY_HAND, full_name, refusal
 from . import fidelity as _fidelity  # noqa: F401  registers its kernels
 from .transforms import Outcomes, translate_input, translate_outcome
 
-# How many categories a translated CategoricalKernel has room for, because test points may have categories that the data
-# lack: at least _FEWEST, and _ROOM for each whole number from the smallest to the largest category of the data.
+# A translated CategoricalKernel has room for more categories than the data have, because test points can have others:
+# at least _FEWEST, and _ROOM times the range of the data's categories.
 _FEWEST, _ROOM = 8, 2
 
 
@@ -93,7 +93,7 @@ def _exact(model: GPyTorchModel, outputs: bool = False, task: int | None = None)
     assert raw is not None
     around = _Around(model, raw.shape[-1], model.batch_shape, task)
     around.check(raw)
-    X = around.inner(raw)  # differentiable in the transforms' parameters, in both modes of the model
+    X = around.inner(raw)  # differentiable with respect to the transforms' parameters, in both modes of the model
     if model._has_transformed_inputs and not _same(X, own):
         X = own  # the model's data were replaced after it was made
     number_tasks = model._map_tasks if isinstance(model, models.MultiTaskGP) and task is not None else Tensor.long

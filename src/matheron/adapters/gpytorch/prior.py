@@ -217,7 +217,7 @@ class PriorOfModel:
                 parts = [part for each in operator.linear_ops if (part := self._read(each)) is not None]
                 if len(parts) < len(operator.linear_ops):
                     return None
-                if isinstance(operator, lo.CatLinearOperator):  # independent outputs, the last of the batch's axes
+                if isinstance(operator, lo.CatLinearOperator):  # independent outputs, along the last batch axis
                     return lambda place: parts[place.index[-1]](place)
                 return lambda place: kernels.Sum(*(part(place) for part in parts))
             case lo.ConstantMulLinearOperator():
