@@ -7,25 +7,17 @@ from typing import Annotated
 
 import typer
 
-from .options import OUTPUT, AsJson, Quiet, Voice, check_writable
+from .options import AsJson, Quiet, SavedFunctions, Voice, check_writable, output_option
 
 
 def evaluate(
-    draw: Annotated[
-        Path,
-        typer.Argument(metavar="DRAW", help="Functions that `matheron sample --save` wrote.", show_default=False),
-    ],
+    draw: SavedFunctions,
     points: Annotated[
         Path,
         typer.Argument(metavar="TABLE", help="Table of points, with the columns of the inputs.", show_default=False),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Table to write, .csv or .parquet. By default CSV is printed.",
-            rich_help_panel=OUTPUT,
-        ),
+        Path | None, output_option(metavar="FILE", help="Table to write, .csv or .parquet. By default CSV is printed.")
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import AsJson, Quiet, Voice, check_writable
+from .options import AsJson, Quiet, SavedFunctions, Voice, check_writable
 
 
 class WhosePoints(StrEnum):
@@ -19,10 +19,7 @@ class WhosePoints(StrEnum):
 
 
 def export(
-    draw: Annotated[
-        Path,
-        typer.Argument(metavar="DRAW", help="Functions that `matheron sample --save` wrote.", show_default=False),
-    ],
+    draw: SavedFunctions,
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="File to write, .onnx, .pt2 or .safetensors.", show_default=False)
     ],

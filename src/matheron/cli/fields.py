@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import MODEL, OUTPUT, POINTS, Exposure, LikelihoodOption, Trials
+from .options import Exposure, LikelihoodOption, Quiet, Trials, model_option, output_option, points_option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,123 +32,83 @@ _VALIDATED = 4000
 
 def field(
     table: Annotated[
-        Path,
-        typer.Argument(metavar="TABLE", help="Observations: CSV, Parquet or GeoPackage file.", show_default=False),
+        Path, typer.Argument(metavar="TABLE", help="Observations: CSV, Parquet or GeoPackage file.", show_default=False)
     ],
-    x: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Columns of the coordinates, in order.", rich_help_panel=MODEL)
-    ] = "x,y",
-    value: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the values.", rich_help_panel=MODEL)] = "z",
+    x: Annotated[str, model_option(metavar="COLUMNS", help="Columns of the coordinates, in order.")] = "x,y",
+    value: Annotated[str, model_option(metavar="COLUMN", help="Column of the values.")] = "z",
     crs: Annotated[
         str | None,
-        typer.Option(
-            metavar="CRS",
+        model_option(
+            metavar="SYSTEM",
             help="Coordinate reference system of the input, for example EPSG:4326. A GeoPackage that has another is "
             "brought into this one.",
-            rich_help_panel=MODEL,
         ),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(
-            metavar="CRS",
-            help="Coordinate reference system of the model and of the output, for example EPSG:32633.",
-            rich_help_panel=MODEL,
+        model_option(
+            metavar="SYSTEM", help="Coordinate reference system of the model and of the output, for example EPSG:32633."
         ),
     ] = None,
     sphere: Annotated[
         bool | None,
-        typer.Option(
+        model_option(
             "--sphere/--plane",
             help="Coordinates are longitude and latitude in degrees, and distances are those on the sphere.",
             show_default="by the CRS",
-            rich_help_panel=MODEL,
         ),
     ] = None,
     great_circle: Annotated[
         bool,
-        typer.Option(
+        model_option(
             "--great-circle",
             help="With --sphere, the Matern kernel of the sphere itself, in great-circle distances. Without it a "
             "region is projected, and wider data have distances through the Earth.",
-            rich_help_panel=MODEL,
         ),
     ] = False,
-    log: Annotated[
-        bool, typer.Option("--log", help="Model the logarithm of the values.", rich_help_panel=MODEL)
-    ] = False,
+    log: Annotated[bool, model_option("--log", help="Model the logarithm of the values.")] = False,
     likelihood: LikelihoodOption = None,
     exposure: Exposure = None,
     trials: Trials = None,
     validate: Annotated[
-        bool,
-        typer.Option(
-            "--validate",
-            help="Predict every observation from all the others, and print the errors.",
-            rich_help_panel=MODEL,
-        ),
+        bool, model_option("--validate", help="Predict every observation from all the others, and print the errors.")
     ] = False,
     grid: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Number of cells along each coordinate, for example 1000x1000.",
-            show_default="200",
-            rich_help_panel=POINTS,
+        points_option(
+            metavar="SIZE", help="Number of cells along each coordinate, for example 1000x1000.", show_default="200"
         ),
     ] = None,
     mask: Annotated[
         Path | None,
-        typer.Option(
+        points_option(
             metavar="FILE",
             help="Raster or polygons (GeoPackage, GeoJSON, Shapefile) of the region. Cells outside of it, or without "
             "a value in the raster (or with 0, of 0 and 1), stay empty. Without --grid a raster's cells are the grid.",
-            rich_help_panel=POINTS,
         ),
     ] = None,
     chunks: Annotated[
-        int | None,
-        typer.Option(metavar="NUMBER", min=1, help="Cells along the side of a block.", rich_help_panel=POINTS),
+        int | None, points_option(metavar="NUMBER", min=1, help="Cells along the side of a block.")
     ] = None,
     dask: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Dask scheduler to compute on, for example tcp://10.0.0.1:8786.",
-            rich_help_panel=POINTS,
-        ),
+        points_option(metavar="ADDRESS", help="Dask scheduler to compute on, for example tcp://10.0.0.1:8786."),
     ] = None,
     paths: Annotated[int, typer.Option(metavar="NUMBER", min=2, help="Number of realisations.")] = 50,
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="Random seed.")] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Field to write: .nc, .zarr or .tif.", rich_help_panel=OUTPUT),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file of --out.", rich_help_panel=OUTPUT)
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Figure of the maps: .png, .pdf or .svg.", rich_help_panel=OUTPUT),
-    ] = None,
+    out: Annotated[Path | None, output_option(metavar="FILE", help="Field to write: .nc, .zarr or .tif.")] = None,
+    overwrite: Annotated[bool, output_option("--overwrite", help="Replace the file of --out.")] = False,
+    plot: Annotated[Path | None, output_option(metavar="FILE", help="Figure of the maps: .png, .pdf or .svg.")] = None,
     above: Annotated[
         float | None,
-        typer.Option(
-            metavar="NUMBER",
-            help="Threshold of the map of probabilities.",
-            show_default="the data's 75% quantile",
-            rich_help_panel=OUTPUT,
+        output_option(
+            metavar="NUMBER", help="Threshold of the map of probabilities.", show_default="the data's 75% quantile"
         ),
     ] = None,
     variogram: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Figure of the variogram of the data and of the model.", rich_help_panel=OUTPUT
-        ),
+        Path | None, output_option(metavar="FILE", help="Figure of the variogram of the data and of the model.")
     ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.", rich_help_panel=OUTPUT)
-    ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Simulate fields on large grids that agree with observations, by a fitted Gaussian process.
 
@@ -338,13 +298,10 @@ def _validated(model: ExactGP | LatentGP | OnSphere, log: bool) -> str:
     if gp.num_data > _VALIDATED:
         gp = gp.replaced(sites=gp.sites[some], train_targets=gp.train_targets[some], noise=gp.noise[some])
     left_out = leave_one_out(gp)
-    error = left_out.standardized * left_out.variance.sqrt()  # y - mean
-    y = left_out.mean + error
-    inside = float((left_out.standardized.abs() < 1.96).double().mean())
-    explained = 1 - float(error.square().sum() / (y - y.mean()).square().sum())
+    rmse, explained, inside = (float(score) for score in (left_out.rmse, left_out.r_squared, left_out.coverage))
     return (
-        f"leave-one-out{' of the logarithm' if log else ''}: RMSE {float(error.square().mean().sqrt()):.4g}, "
-        f"R^2 {explained:.3f}, {100 * inside:.1f}% of {len(y)} observations in their 95% intervals"
+        f"leave-one-out{' of the logarithm' if log else ''}: RMSE {rmse:.4g}, R^2 {explained:.3f}, "
+        f"{100 * inside:.1f}% of {len(some)} observations in their 95% intervals"
     )
 
 

@@ -13,17 +13,30 @@ from typer.core import TyperCommand, TyperGroup
 from .. import __version__
 from .evaluating import evaluate
 from .exporting import export
+from .fields import field
 from .minimising import minimize
 from .modelling import fit
 from .playground.command import playground
 from .sampling import sample
 
 
-class _InWords(TyperGroup):
-    """The group of all commands. It prints a user's error as one line; other errors, and --debug, give a traceback."""
+class _PlainFlags:
+    """Commands whose help shows `--help` and not `--help <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
+        parameters = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+        return parameters
+
+
+class _Command(_PlainFlags, TyperCommand):
+    """A command whose help shows flags without a type."""
+
+
+class _InWords(_PlainFlags, TyperGroup):
+    """The group of all commands. It prints a user's error as one line; other errors, and --debug, give a traceback."""
 
     def invoke(self, ctx: typer.Context) -> object:
         try:
@@ -51,39 +64,14 @@ def _paragraphs(function: Callable[..., object]) -> str:
     return "\n\n".join(" ".join(lines.split()) for lines in (inspect.getdoc(function) or "").split("\n\n"))
 
 
-def _function(name: str) -> Callable[..., object] | None:
-    """Import the function of a command; None if the distribution that has it is not installed."""
-    if name == "field":
-        from .fields import field
-
-        return field
-    from importlib.metadata import entry_points
-
-    return next((entry.load() for entry in entry_points(group="matheron.commands", name=name)), None)
-
-
-def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    """Remove the type of flags in a command's help, so that it shows `--help` instead of `--help <bool>`."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-            parameter.metavar = ""
-    return parameters
-
-
-class _Command(TyperCommand):
-    """A command whose help shows flags without a type."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
-
-
-class _Later(_Command):
-    """A command whose function is imported when it runs, or when its own help is shown."""
+class _OfThePaper(_Command):
+    """A command of matheron-paper, which is looked for when the command runs, or when its own help is shown."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        function = _function(self.name or "")
-        if function is not None:
-            alone = typer.Typer(add_completion=False)
+        from importlib.metadata import entry_points
+
+        if entry := next(iter(entry_points(group="matheron.commands", name=self.name or "")), None):
+            function, alone = entry.load(), typer.Typer(add_completion=False)
             alone.command(self.name, cls=_Command, help=_paragraphs(function))(function)
             return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
         if "--help" in args or extra.get("resilient_parsing"):  # the second is set while a shell completes options
@@ -147,22 +135,21 @@ def info(
 
 
 TABLES, FILES, TRIALS = "From a table", "Saved functions", "See how it works"
-_LATER = {
-    "field": (TABLES, "Simulate fields on large grids that agree with observations, by a fitted Gaussian process."),
-    "reproduce": (TRIALS, "Reproduce one of the paper's figures, or all of them, with its table."),
-    "report": (
-        TRIALS,
-        "Make one self-contained HTML page of the experiments found: figures, tables, settings, machine.",
-    ),
+_COMMANDS = {
+    TABLES: (sample, fit, minimize, field),
+    FILES: (evaluate, export, info),
+    TRIALS: (demo, playground),
 }
-_PANELS = {sample: TABLES, fit: TABLES, minimize: TABLES, evaluate: FILES, export: FILES, info: FILES}
-
-for command in (sample, fit, minimize, evaluate, export, info, demo, playground):
-    panel = _PANELS.get(command, TRIALS)
-    app.command(cls=_Command, help=_paragraphs(command), rich_help_panel=panel)(command)
-for name, (panel, summary) in _LATER.items():
-    words = summary if name == "field" else f"{summary}\n\n{_MISSING.format(name)}"
-    app.command(name, cls=_Later, help=words, rich_help_panel=panel)(lambda: None)
+_OF_THE_PAPER = {
+    "reproduce": "Reproduce one of the paper's figures, or all of them, with its table.",
+    "report": "Make one self-contained HTML page of the experiments found: figures, tables, settings, machine.",
+}
+for panel, commands in _COMMANDS.items():
+    for command in commands:
+        app.command(cls=_Command, help=_paragraphs(command), rich_help_panel=panel)(command)
+for name, summary in _OF_THE_PAPER.items():
+    words = f"{summary}\n\n{_MISSING.format(name)}"
+    app.command(name, cls=_OfThePaper, help=words, rich_help_panel=TRIALS)(lambda: None)
 
 
 if __name__ == "__main__":

@@ -8,26 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import (
-    ROWS,
-    AsJson,
-    DataOption,
-    Encode,
-    Exclude,
-    Exposure,
-    Inputs,
-    KernelOption,
-    LikelihoodOption,
-    NoiseOption,
-    Quiet,
-    Rows,
-    Seed,
-    TableOut,
-    Target,
-    Trials,
-    Voice,
-    check_writable,
-)
+from . import options
+from .options import ROWS, Voice, check_writable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def minimize(
-    data: DataOption,
-    target: Target,
-    inputs: Inputs = None,
-    exclude: Exclude = None,
-    encode: Encode = None,
-    kernel: KernelOption = None,
-    noise: NoiseOption = None,
-    likelihood: LikelihoodOption = None,
-    exposure: Exposure = None,
-    trials: Trials = None,
-    rows: Rows = ROWS,
+    data: options.DataOption,
+    target: options.Target,
+    inputs: options.Inputs = None,
+    exclude: options.Exclude = None,
+    encode: options.Encode = None,
+    kernel: options.KernelOption = None,
+    noise: options.NoiseOption = None,
+    likelihood: options.LikelihoodOption = None,
+    exposure: options.Exposure = None,
+    trials: options.Trials = None,
+    rows: options.Rows = ROWS,
     points: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of points to suggest.")] = 4,
     bounds: Annotated[
         str | None,
@@ -55,10 +37,10 @@ def minimize(
         ),
     ] = None,
     maximize: Annotated[bool, typer.Option("--maximize", help="Look for large values instead of small ones.")] = False,
-    seed: Seed = 0,
-    out: TableOut = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    seed: options.Seed = 0,
+    out: options.TableOut = None,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Suggest points to try next, by Thompson sampling, in order to minimise a column of a table.
 

@@ -5,49 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from .options import (
-    OUTPUT,
-    ROWS,
-    AsJson,
-    DataOption,
-    Encode,
-    Exclude,
-    Exposure,
-    Inputs,
-    KernelOption,
-    LikelihoodOption,
-    NoiseOption,
-    Quiet,
-    Rows,
-    Seed,
-    Target,
-    Trials,
-    Voice,
-    check_writable,
-)
+from . import options
+from .options import ROWS, Voice, check_writable, output_option
 
 
 def fit(
-    data: DataOption,
-    target: Target,
-    inputs: Inputs = None,
-    exclude: Exclude = None,
-    encode: Encode = None,
-    kernel: KernelOption = None,
-    noise: NoiseOption = None,
-    likelihood: LikelihoodOption = None,
-    exposure: Exposure = None,
-    trials: Trials = None,
-    rows: Rows = ROWS,
-    seed: Seed = 0,
+    data: options.DataOption,
+    target: options.Target,
+    inputs: options.Inputs = None,
+    exclude: options.Exclude = None,
+    encode: options.Encode = None,
+    kernel: options.KernelOption = None,
+    noise: options.NoiseOption = None,
+    likelihood: options.LikelihoodOption = None,
+    exposure: options.Exposure = None,
+    trials: options.Trials = None,
+    rows: options.Rows = ROWS,
+    seed: options.Seed = 0,
     save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File for the model, .safetensors.", dir_okay=False, rich_help_panel=OUTPUT),
+        Path | None, output_option(metavar="FILE", help="File for the model, .safetensors.", dir_okay=False)
     ] = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Fit a Gaussian process to a column of a table and print its hyperparameters in the table's units.
 

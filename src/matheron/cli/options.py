@@ -8,105 +8,81 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-# The panels of a command's help, in the order of its options.
-MODEL, POINTS, OUTPUT = "The model", "Where it is evaluated", "Output"
+# Options by the panels of a command's help, in their order.
+model_option = partial(typer.Option, rich_help_panel="The model")
+points_option = partial(typer.Option, rich_help_panel="Where it is evaluated")
+output_option = partial(typer.Option, rich_help_panel="Output")
 
-Target = Annotated[
-    str,
-    typer.Option(metavar="COLUMN", help="Column to model.", show_default=False, rich_help_panel=MODEL),
-]
+Target = Annotated[str, model_option(metavar="COLUMN", help="Column to model.", show_default=False)]
 Inputs = Annotated[
     str | None,
-    typer.Option(
-        metavar="COLUMNS",
-        help="Columns that the target depends on, for example east,north. By default all others.",
-        rich_help_panel=MODEL,
+    model_option(
+        metavar="COLUMNS", help="Columns that the target depends on, for example east,north. By default all others."
     ),
 ]
-Exclude = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMNS", help="Columns to leave out, for example id,name.", rich_help_panel=MODEL),
-]
+Exclude = Annotated[str | None, model_option(metavar="COLUMNS", help="Columns to leave out, for example id,name.")]
 Encode = Annotated[
     str | None,
-    typer.Option(
-        metavar="COLUMNS",
-        help="Columns of categories, for example soil. Each becomes columns of 0 and 1.",
-        rich_help_panel=MODEL,
-    ),
+    model_option(metavar="COLUMNS", help="Columns of categories, for example soil. Each becomes columns of 0 and 1."),
 ]
 KernelOption = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         metavar="NAMES",
         help="rbf, matern-1/2, matern-3/2, matern-5/2, rational-quadratic, periodic or linear, or a sum such as "
         "periodic+matern-3/2. Its hyperparameters are fitted.",
         show_default="matern-5/2",
-        rich_help_panel=MODEL,
     ),
 ]
 NoiseOption = Annotated[
     float | None,
-    typer.Option(
+    model_option(
         metavar="NUMBER",
         min=0,
         help="Standard deviation of the noise in the target's units, for example 0.1.",
         show_default="fitted",
-        rich_help_panel=MODEL,
     ),
 ]
 LikelihoodOption = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         metavar="NAME",
         help="Distribution of the target given the function: bernoulli or probit for yes and no, poisson for counts, "
         "binomial for successes out of --trials, student-t for measurements with outliers. The functions are then "
         "probabilities or rates.",
         show_default="normal errors",
-        rich_help_panel=MODEL,
     ),
 ]
 Exposure = Annotated[
     str | None,
-    typer.Option(
+    model_option(
         metavar="COLUMN",
         help="With poisson: column of the area or time in which events were counted, for example hours.",
-        rich_help_panel=MODEL,
     ),
 ]
-Trials = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="With binomial: column of the number of trials.", rich_help_panel=MODEL),
-]
+Trials = Annotated[str | None, model_option(metavar="COLUMN", help="With binomial: column of the number of trials.")]
 Rows = Annotated[
     int,
-    typer.Option(
-        metavar="NUMBER",
-        min=1,
-        help="Largest number of rows to use. A longer table is sampled at random.",
-        rich_help_panel=MODEL,
-    ),
+    model_option(metavar="NUMBER", min=1, help="Largest number of rows to use. A longer table is sampled at random."),
 ]
 ROWS = 50_000
-Seed = Annotated[
-    int,
-    typer.Option(metavar="NUMBER", min=0, help="Random seed: the same seed gives the same result."),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.", rich_help_panel=OUTPUT)]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object instead of sentences.", rich_help_panel=OUTPUT)
-]
+Seed = Annotated[int, typer.Option(metavar="NUMBER", min=0, help="Random seed: the same seed gives the same result.")]
+Quiet = Annotated[bool, output_option("--quiet", "-q", help="Print errors and warnings only.")]
+AsJson = Annotated[bool, output_option("--json", help="Print one JSON object instead of sentences.")]
 DataOption = Annotated[
     Path, typer.Argument(metavar="TABLE", help="Table of data, .csv or .parquet.", show_default=False)
 ]
+SavedFunctions = Annotated[
+    Path, typer.Argument(metavar="DRAW", help="Functions that `matheron sample --save` wrote.", show_default=False)
+]
 TableOut = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Table to write, .csv or .parquet.", dir_okay=False, rich_help_panel=OUTPUT),
+    Path | None, output_option(metavar="FILE", help="Table to write, .csv or .parquet.", dir_okay=False)
 ]
 
 

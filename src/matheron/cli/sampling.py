@@ -9,27 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import (
-    MODEL,
-    OUTPUT,
-    POINTS,
-    ROWS,
-    AsJson,
-    Encode,
-    Exclude,
-    Exposure,
-    Inputs,
-    KernelOption,
-    LikelihoodOption,
-    NoiseOption,
-    Quiet,
-    Rows,
-    Seed,
-    TableOut,
-    Trials,
-    Voice,
-    check_writable,
-)
+from . import options
+from .options import ROWS, Voice, check_writable, model_option, output_option, points_option
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -53,48 +34,33 @@ def sample(
             show_default=False,
         ),
     ],
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Column to model.", show_default=False, rich_help_panel=MODEL),
-    ] = None,
-    inputs: Inputs = None,
-    exclude: Exclude = None,
-    encode: Encode = None,
-    kernel: KernelOption = None,
-    noise: NoiseOption = None,
-    likelihood: LikelihoodOption = None,
-    exposure: Exposure = None,
-    trials: Trials = None,
-    rows: Rows = ROWS,
+    target: Annotated[str | None, model_option(metavar="COLUMN", help="Column to model.", show_default=False)] = None,
+    inputs: options.Inputs = None,
+    exclude: options.Exclude = None,
+    encode: options.Encode = None,
+    kernel: options.KernelOption = None,
+    noise: options.NoiseOption = None,
+    likelihood: options.LikelihoodOption = None,
+    exposure: options.Exposure = None,
+    trials: options.Trials = None,
+    rows: options.Rows = ROWS,
     at: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TABLE", help="Table of points, .csv or .parquet.", dir_okay=False, rich_help_panel=POINTS
-        ),
+        Path | None, points_option(metavar="TABLE", help="Table of points, .csv or .parquet.", dir_okay=False)
     ] = None,
     grid: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Grid over the box of the data, for example 200 or 200x100.",
-            rich_help_panel=POINTS,
-        ),
+        str | None, points_option(metavar="SIZE", help="Grid over the box of the data, for example 200 or 200x100.")
     ] = None,
     paths: Annotated[int, typer.Option(metavar="NUMBER", min=1, help="Number of functions to draw.")] = 20,
-    seed: Seed = 0,
-    out: TableOut = None,
+    seed: options.Seed = 0,
+    out: options.TableOut = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Picture, .png, .pdf or .svg.", dir_okay=False, rich_help_panel=OUTPUT),
+        Path | None, output_option(metavar="FILE", help="Picture, .png, .pdf or .svg.", dir_okay=False)
     ] = None,
     save: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="File for the functions, .safetensors.", dir_okay=False, rich_help_panel=OUTPUT
-        ),
+        Path | None, output_option(metavar="FILE", help="File for the functions, .safetensors.", dir_okay=False)
     ] = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Fit a model to a table, draw functions from it, evaluate them at points, plot them and save them.
 

@@ -130,15 +130,11 @@ def _raster(mask: Path, crs: object) -> DataArray:
 
 def _resampled(raster: DataArray, axes: dict[str, np.ndarray]) -> DataArray:
     """The raster's nearest cells on other axes, False beyond its edges."""
-    xr, pandas = need("xarray"), need("pandas")
-    values = raster.values
-    for dim, name in enumerate(reversed(axes)):
-        own = raster[raster.dims[dim]].values
-        half = np.abs(np.diff(own)).max(initial=0.0) / 2 * (1 + 1e-9)
-        nearest = pandas.Index(own).get_indexer(axes[name], method="nearest", tolerance=half)  # -1 beyond the edges
-        values = values.take(nearest, axis=dim) & np.expand_dims(nearest >= 0, 1 - dim)
-    scalars = {name: c for name, c in raster.coords.items() if not c.dims}  # this has the CRS
-    return xr.DataArray(values, {name: axes[name] for name in reversed(axes)} | scalars, tuple(reversed(axes)))
+    names = dict(zip(raster.dims, reversed(axes), strict=True))
+    for dim, name in names.items():
+        half = np.abs(np.diff(raster[dim])).max(initial=0.0) / 2 * (1 + 1e-9)
+        raster = raster.reindex({dim: axes[name]}, method="nearest", tolerance=half, fill_value=False)  # type: ignore[arg-type]
+    return raster.rename(names)
 
 
 def _polygons(mask: Path, crs: object) -> BaseGeometry:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,24 +37,21 @@ def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest:
         smallest: the longer side of the smallest overview, at least.
     """
     rasterio, core, _ = need("rasterio"), need("dask.array.core"), need("rioxarray")
-    crs = dataset.rio.crs
+    y, x = next(v.dims[-2:] for v in dataset.data_vars.values() if v.ndim >= 2)
+    if dataset[y][-1] > dataset[y][0]:  # rows go from north to south
+        dataset = dataset.isel({y: slice(None, None, -1)})
+    height, width, crs = dataset.sizes[y], dataset.sizes[x], dataset.rio.crs
     layers = {str(n): v for n, v in dataset.data_vars.items() if v.ndim >= 2}
     variables = {n: v if np.issubdtype(v.dtype, np.floating) else v.astype(np.float64) for n, v in layers.items()}
-    first = next(iter(variables.values()))
-    y, x = (np.asarray(dataset[name], dtype=np.float64) for name in first.dims[-2:])
-    flip = y[-1] > y[0]  # rows go from north to south
-    step_x, step_y = (x[-1] - x[0]) / (len(x) - 1), (y[-1] - y[0]) / (len(y) - 1)
-    top = (y[-1] if flip else y[0]) + abs(step_y) / 2
-    transform = rasterio.Affine(step_x, 0, x[0] - step_x / 2, 0, -abs(step_y), top)
-    bands = [(n, index) for n, v in variables.items() for index in product(*map(range, v.shape[:-2]))]
+    bands = [(n, index) for n, v in variables.items() for index in np.ndindex(v.shape[:-2])]
     profile = dict(
         driver="GTiff",
-        height=len(y),
-        width=len(x),
+        height=height,
+        width=width,
         count=len(bands),
         dtype=np.result_type(*(v.dtype for v in variables.values())).name,
         crs=None if crs is None else crs.to_wkt(),
-        transform=transform,
+        transform=dataset.rio.set_spatial_dims(x, y).rio.transform(recalc=True),
         nodata=float("nan"),
         tiled=True,
         blockxsize=tile,
@@ -73,15 +69,13 @@ def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest:
             *lead, rows, columns = variable.chunks or tuple((n,) for n in variable.shape)
             # Whole tiles, about as large as the blocks: if a compressed tile is written twice, it takes the space
             # twice.
-            whole = [_in_tiles(len(axis), max(sizes), tile) for axis, sizes in ((y, rows), (x, columns))]
+            whole = [_in_tiles(n, max(sizes), tile) for n, sizes in ((height, rows), (width, columns))]
             for *some, down, along in core.slices_from_chunks((*lead, *whole)):
-                here = slice(len(y) - down.stop, len(y) - down.start) if flip else down
-                values = np.asarray(variable[(*some, here, along)])
-                window = rasterio.windows.Window(along.start, down.start, *reversed(values.shape[-2:]))
-                for index in product(*(range(s.start, s.stop) for s in some)):
-                    layer = values[tuple(i - s.start for i, s in zip(index, some, strict=True))]
-                    file.write(layer[::-1] if flip else layer, number[name, index], window=window)
-    levels = [2**i for i in range(1, 16) if max(len(y), len(x)) >= smallest * 2**i]
+                values = np.asarray(variable[(*some, down, along)])
+                for index in np.ndindex(values.shape[:-2]):
+                    band = number[name, tuple(s.start + i for s, i in zip(some, index, strict=True))]
+                    file.write(values[index], band, window=rasterio.windows.Window.from_slices(down, along))
+    levels = [2**i for i in range(1, 16) if max(height, width) >= smallest * 2**i]
     with rasterio.Env(COMPRESS_OVERVIEW="DEFLATE", PREDICTOR_OVERVIEW="3"):
         with rasterio.open(path, "r+") as file:
             file.build_overviews(levels, rasterio.enums.Resampling.average)
