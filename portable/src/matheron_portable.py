@@ -26,7 +26,7 @@ from safetensors import safe_open
 
 __all__ = ["Functions", "load"]
 FORMAT = "matheron-functions-1"
-# NumPy evaluates so many points at a time that no array has more numbers than this.
+# NumPy evaluates points in blocks, so that no array has more numbers than this.
 _BLOCK = 1 << 22
 
 Slope = Callable[[int], Any]  # the derivatives [g, N, c] of features in coordinate i
@@ -112,7 +112,7 @@ class Functions:
 
 
 def _namespace(x: Any) -> Any:
-    jax = sys.modules.get("jax")  # whoever has a JAX array has imported it
+    jax = sys.modules.get("jax")  # anyone who has a JAX array has imported JAX
     return jax.numpy if jax is not None and isinstance(x, jax.Array) else np
 
 
@@ -192,7 +192,7 @@ def _transformed(node: SimpleNamespace, x: Any, xp: Any, inverse: bool = False) 
             slope = slope * own
         return x, slope
     mask = getattr(node, "mask", None)
-    inside = x if mask is None else xp.where(mask, x, 0.5)  # no logarithm of what is left alone
+    inside = x if mask is None else xp.where(mask, x, 0.5)  # masked entries have no logarithm
     if node.kind == "Masked":
         y, slope = _transformed(node.parts["transform"], inside, xp, inverse)
     else:
@@ -229,7 +229,7 @@ def _warp(node: SimpleNamespace, x: Any, xp: Any, inverse: bool) -> tuple[Any, A
     if node.kind not in ("BoxCox", "YeoJohnson"):
         raise ValueError(f"expected a file of this version of matheron_portable, got a transform {node.kind!r}")
     p, sign, shift = node.power, 1.0, 0.0
-    if node.kind == "YeoJohnson":  # of 1 + |x|
+    if node.kind == "YeoJohnson":  # the logarithm of 1 + |x|
         p, sign, shift = xp.where(x < 0, 2 - node.power, node.power), xp.where(x < 0, -1.0, 1.0), 1.0
     zero = abs(p) < np.finfo(np.float64).eps
     safe, magnitude = xp.where(zero, 1.0, p), sign * x
@@ -444,11 +444,12 @@ def _profile(node: SimpleNamespace, q: Any, count: int, xp: Any) -> list[Any]:
     for _ in orders:
         found.append(sum(c * s**j for j, c in powers.items()) * decay)
         after: dict[int, float] = {}
-        for j, c in powers.items():  # of c s^j exp(-s), in q = s^2
+        for j, c in powers.items():  # the derivative of c s^j exp(-s) with respect to q = s^2
             after[j - 2] = after.get(j - 2, 0.0) + j * c / 2
             after[j - 1] = after.get(j - 1, 0.0) - c / 2
         largest = max(map(abs, after.values()))
-        powers = {j: c for j, c in after.items() if abs(c) > 1e-6 * largest * eps**0.5}  # but for rounding
+        # drops the coefficients that cancel up to rounding
+        powers = {j: c for j, c in after.items() if abs(c) > 1e-6 * largest * eps**0.5}
     return found
 
 

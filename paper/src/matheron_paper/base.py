@@ -30,8 +30,8 @@ class RefusedError(ValueError):
     """What was asked for cannot be done; the message says why, and what to do."""
 
 
-Settings = Mapping[str, Cell]  # numbers, strings and lists of these: what JSON holds
-Case = Mapping[str, Cell]  # one combination of what is varied, such as {"d": 2, "n": 64}
+Settings = Mapping[str, Cell]  # numbers, strings and lists of these, as JSON has them
+Case = Mapping[str, Cell]  # one combination of the varied settings, such as {"d": 2, "n": 64}
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DOMAIN = (0.0, 1.0)
-FEATURES = {"decoupled": "cosine"}  # what the propositions are about
-# What is drawn from: the posterior of a few data, or a sparse one of more, whose own error the propositions count.
+FEATURES = {"decoupled": "cosine"}  # the features of the propositions
+# The posteriors that paths are drawn from: that of a few data, and a sparse one of more data, whose own error enters
+# the propositions.
 POSTERIORS = ("exact", "sparse")
 
 SCALES = scales(
@@ -35,7 +36,7 @@ SCALES = scales(
     dims=([1, 2, 4, 8], [1, 2, 4, 8], [1, 4]),
     num_features=([64, 256, 1024, 4096, 16384], [64, 256, 1024, 4096], [16, 64, 256]),
     num_data=(8, 8, 4),
-    num_data_sparse=(32, 32, 12),  # of a sparse posterior, whose inducing points are the first num_data of them
+    num_data_sparse=(32, 32, 12),  # for the sparse posterior; its inducing points are the first num_data of these
     num_test=(512, 128, 24),
     num_bases=(64, 16, 8),
 )
@@ -54,7 +55,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     exact, _ = problem(torch.rand(n, d, generator=generator, dtype=torch.float64), 1, generator, device)
     gp = optimal(exact, exact.train_inputs[:m]) if sparse else exact
     net = SobolEngine(d, scramble=True, seed=stable_hash(trial.key, trial.seed) % 2**31)
-    x = net.draw(settings["num_test"], dtype=torch.float64).to(device)  # even over the cube
+    x = net.draw(settings["num_test"], dtype=torch.float64).to(device)  # evenly spread over the cube
     of_bases: Row = {"kind": kind, "num_bases": settings["num_bases"]}
     rate = covariance_rate(gp, x, settings["num_features"], generator=trial.generator("bases"), **of_bases)
     C2, of = fourier_constant(gp.kernel, _DOMAIN, input_dim=d), constants(gp, _DOMAIN)
@@ -104,7 +105,7 @@ RATIOS = {
 }
 
 
-# How much of the error at the largest ell is the sparse posterior's own.
+# The part of the error at the largest ell that is the sparse posterior's own.
 SHARES = {
     "share of the sparse covariance error": "sparse covariance error / error, largest ell",
     "share of the sparse W2": "sparse W2 / distance, largest ell",
@@ -161,5 +162,5 @@ def figure(rows: Rows) -> Figure:
     return drawing
 
 
-# 2: sparse posteriors beside exact ones
+# version 2 added sparse posteriors
 EXPERIMENT = Experiment("bounds", __doc__, SCALES, cases, run, report, version=2, features=FEATURES)

@@ -36,7 +36,7 @@ def cases(settings: Settings) -> list[dict[str, int]]:
 def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     """One random problem, a sparse posterior whose inducing points are the first m data, and a basis for each size."""
     d, m = trial.case["d"], trial.case["m"]
-    generator = trial.generator("problem", shared=["d"])  # the same data for every m
+    generator = trial.generator("problem", shared=["d"])  # with the same data for every m
     X = torch.rand(settings["num_data"], d, generator=generator, dtype=torch.float64)
     exact, x = problem(X, settings["num_test"], generator, device)
     model = optimal(exact, exact.train_inputs[:m])
@@ -44,7 +44,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     rows = []
     for ell in settings["num_features"]:
         for method in METHODS:
-            count = ell if method == "decoupled" else ell + m  # b = m + ell basis functions, as decoupled paths have
+            count = ell if method == "decoupled" else ell + m  # both have b = m + ell basis functions
             basis = matheron.draw(
                 model, 1, num_features=count, features=FEATURES[method], generator=trial.generator(method, str(ell))
             )
@@ -60,7 +60,7 @@ def law(method: str, model: matheron.SparseGP, basis: matheron.Paths, x: torch.T
         return decoupled_moments(model, basis, x)
     if method == "weight-space":
         return weight_space_moments(model, basis, x)
-    # f_perp is the process given u = 0. The features' takes the place of the process's own.
+    # f_perp is the process given u = 0. Here the process that the features represent takes its place.
     zero = torch.zeros_like(model.inducing_points[:, 0])
     given_zero = matheron.SparseGP(model.kernel, model.inducing_points, zero, zero, whitened=True)
     truth, perpendicular = moments(model, x), moments(given_zero, x).covariance

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of Sinkhorn distances. With 0.01, its default, 1000 states take more than 2000 iterations, and little changes.
+# The regularisation of Sinkhorn distances. With the default of 0.01, 1000 states take more than 2000 iterations and the
+# distances change little.
 _REGULARIZATION = 0.03
 
 SCALES = scales(
@@ -31,13 +32,13 @@ SCALES = scales(
     num_paths=(1000, 200, 30),
     num_features=(1024, 512, 64),
     steps=(1000, 240, 20),
-    # Steps after which the iterative baseline's seconds are read, and numbers of steps simulated along functions.
+    # The steps at which the time is read: for the iterative baseline, and for simulations with drawn functions.
     timed_steps=(
         {"decoupled": [100, 200, 500, 1000, 2000, 5000, 10_000, 20_000], "iterative": list(range(50, 1001, 50))},
         {"decoupled": [60, 120, 240, 480, 960, 1920], "iterative": list(range(15, 241, 15))},
         {"decoupled": [5, 10, 20, 40], "iterative": [5, 10, 15, 20]},
     ),
-    batch=(1000, 100, 16),  # of the iterative baseline, 17 GB for all 1000
+    batch=(1000, 100, 16),  # for the iterative baseline, which would need 17 GB for all 1000 paths
     compared=(10, 8, 4),
 )
 
@@ -59,7 +60,8 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     every = max(1, settings["steps"] // settings["compared"])
     size: Row = {"num_paths": settings["num_paths"], "steps": settings["steps"], "keep_every": 1, **sizes}
     states = {name: simulate(name, gps, generator=trial.generator(name), **size)[0] for name in METHODS}
-    states["floor"] = simulate("truth", gps, generator=trial.generator("floor"), **size)[0]  # a second truth
+    # a second set of true trajectories
+    states["floor"] = simulate("truth", gps, generator=trial.generator("floor"), **size)[0]
     at = list(range(every, settings["steps"] + 1, every))
     return {
         "times": [t * neuron.STEP for t in at],
@@ -99,7 +101,7 @@ def report(records: Rows, settings: Settings) -> Report:
     return Report(table, figures, remarks(laws, times, settings))
 
 
-Spread = tuple[float, float, float]  # quartiles over trials
+Spread = tuple[float, float, float]  # quartiles over the trials
 
 
 def _times(records: Rows, settings: Settings) -> dict[str, dict[int, Spread]]:
@@ -189,7 +191,7 @@ def figure(
     for name in METHODS:
         low, middle, high = law["voltage"][name]
         traces.plot(t, middle, color=colors[name], label=name)
-        if name == "truth":  # bands would cover each other
+        if name == "truth":  # the bands of several methods would cover each other
             traces.fill_between(t, low, high, color=colors[name], alpha=0.2, linewidth=0)
         else:
             traces.plot(t, np.transpose([low, high]), color=colors[name], linewidth=0.6)
@@ -237,5 +239,5 @@ def _drift_field(axis: Axes) -> None:
     axis.grid(False)
 
 
-# 3: the paper's cosines and its baseline as written; distances between all states
+# version 3 has the paper's cosines, its baseline as it is written, and distances between all states
 EXPERIMENT = Experiment("fitzhugh-nagumo", __doc__, SCALES, cases, run, report, version=3, features=FEATURES)

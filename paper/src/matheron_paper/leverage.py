@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from matheron import ExactGP, SparseGP
 
-# The kind of features that each method has. BoTorch's are its own.
+# The kind of features of each method. BoTorch has its own.
 FEATURES = {"paper": "cosine", "Sobol": "sobol", "leverage": "leverage", "domain": "leverage"}
 METHODS = {
     "paper": "the paper's cosines",
@@ -31,7 +31,7 @@ METHODS = {
     "leverage": "by leverage",
     "domain": "by leverage, given the domain",
 }
-_NUM_DATA, _NOISE = 256, 1e-4  # where the other is varied
+_NUM_DATA, _NOISE = 256, 1e-4  # the value of each when the other is varied
 
 SCALES = scales(
     trials=(16, 4, 2),
@@ -81,7 +81,7 @@ def botorch_map(gp: ExactGP | SparseGP, ell: int, trial: Trial) -> Callable[[Ten
         return None
     kernel = MaternKernel(2.5, ard_num_dims=gp.input_dim).to(gp.train_inputs)
     kernel.lengthscale = gp.kernel.lengthscale
-    with torch.random.fork_rng(devices=[]):  # it draws from torch's own generator
+    with torch.random.fork_rng(devices=[]):  # BoTorch draws from torch's global generator
         torch.manual_seed(int(torch.randint(2**31, (), generator=trial.generator("BoTorch"))))
         phi = gen_kernel_features(kernel, num_inputs=gp.input_dim, num_outputs=ell)
     return lambda x: phi(x).detach()

@@ -20,11 +20,11 @@ from .wasserstein import samplers
 if TYPE_CHECKING:
     from matheron import ExactGP
 
-# The paper's curves, and bases drawn afresh beside them.
+# The paper's curves, and one with bases that are drawn again for every 64 paths.
 FEATURES = {name: kind for name, kind in ALL_FEATURES.items() if name != "equispaced"}
-# LOVE's cost is measured at as many test points as its error, and at this many times as many.
+# LOVE's cost is measured at the test points, and at this many times as many.
 MORE_POINTS = 4
-# Its cost is that of these many trials of each case, which the others need not repeat.
+# LOVE's cost is measured in this many trials of each case only.
 COST_TRIALS = 8
 
 SCALES = scales(
@@ -98,5 +98,5 @@ def grid(d: int, side: int) -> torch.Tensor:
     return torch.cartesian_prod(*[axis] * d).reshape(-1, d)
 
 
-# 2: equispaced features are a lattice; 3: the paper's curves alone, and LOVE's cost
+# version 2 has lattices as equispaced features; version 3 has the paper's curves alone, and LOVE's cost
 EXPERIMENT = Experiment("wasserstein-love", __doc__, SCALES, cases, run, report, version=3, features=FEATURES)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 A, B, TAU = 0.7, 0.8, 12.5
-DIFFUSION = 0.01  # variance a unit of time, of each state (the paper's)
-STEP = 0.25  # (the paper's)
-REST = (-1.1994, -0.6243)  # the fixed point at I = 0, to four digits
-# v, w, I: where training inputs are drawn and what is normalised to [0, 1].
+DIFFUSION = 0.01  # the variance of each state per unit of time, as in the paper
+STEP = 0.25  # as in the paper
+REST = (-1.1994, -0.6243)  # the fixed point for I = 0, to four digits
+# The ranges of v, w and I in which training inputs are drawn. They are mapped to [0, 1].
 BOX = ((-3.0, -1.5, 0.0), (3.0, 2.5, 1.0))
 
 

@@ -19,7 +19,7 @@ from .report import Cell, Row
 FEATURES = {"decoupled": "cosine"}
 METHODS = ("truth", "decoupled", "iterative", "iterative, as written")
 TIMED = ("decoupled", "iterative")
-# What is compared with the truth; the floor is a second set of truths.
+# The methods that are compared with the true system. The floor is a second set of true trajectories.
 SETS = ("floor", "decoupled", "iterative", "iterative, as written")
 
 
@@ -51,7 +51,8 @@ def learn(num_data: int, num_inducing: int, steps: int, seed: int) -> tuple[list
     x, y = neuron.transitions(num_data, generator)
     lower, upper = torch.tensor(neuron.BOX, dtype=torch.float64)
     inner, centre, scale = (x - lower) / (upper - lower), y.mean(0), y.std(0)
-    with torch.random.fork_rng(devices=[]):  # the variational distribution starts from the global generator
+    # GPyTorch initialises the variational distribution from the global generator
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _Drifts(inner[:num_inducing].clone(), y.shape[1]).double()
         likelihood = gpytorch.likelihoods.MultitaskGaussianLikelihood(y.shape[1], has_global_noise=False).double()

@@ -18,10 +18,10 @@ from .base import Trial
 from .report import Cell
 from .sampling import NOISE, factors, kernel, optimal
 
-# Where there are data. The few observations lie in the same bands as the many.
+# The bands that contain data. A few observations lie in the same bands as many.
 BANDS = ((0.2, 0.3), (0.65, 0.75))
 _FEW = (0.2, 0.3, 0.65, 0.75)
-# Points of a curve that are stored for the figure; two of them are a twenty-fifth of a lengthscale apart.
+# The number of points of a curve that are stored for the figure. Their distance is a twenty-fifth of a lengthscale.
 _SHOWN = 256
 
 

@@ -52,7 +52,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
     found, some = empirical(paths, x, _PATHS_SHOWN)
     closed, of_sparse = decoupled_moments(model, paths.prior.features, x), moments(model, x)
     result: Row = dict(zip(LAWS, (gaussian_wasserstein(*truth, *it) for it in (of_sparse, found, closed)), strict=True))
-    if trial.number == 0:  # what the figure shows
+    if trial.number == 0:  # the figure shows the first trial
         first, Z = paths[0], model.inducing_points
         prior = first.prior.sums(x[None])[0, 0]  # [*]
         result["figure"] = {
@@ -61,7 +61,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
             "path": curve(first(x)[0]),
             "Z": Z[:, 0].tolist(),
             "f(Z)": first.prior.sums(Z[None])[0, 0].tolist(),
-            "u": first(Z)[0].tolist(),  # a path passes through its u
+            "u": first(Z)[0].tolist(),  # a path passes through its own u
             "paths": curve(some),
             "law": law(found, x),
             "sparse": law(of_sparse, x),

@@ -56,7 +56,7 @@ def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
         closed = weight_space_moments(gp, draws.prior.features, x)
     found, paths = empirical(draws, x, _PATHS_SHOWN)
     result: Row = {name: gaussian_wasserstein(*truth, *it) for name, it in zip(LAWS, (found, closed), strict=True)}
-    if trial.number == 0:  # what the figure shows
+    if trial.number == 0:  # the figure shows the first trial
         points = [gp.train_inputs[:, 0].tolist(), gp.train_targets.tolist()] if trial.case["n"] == 4 else None
         result["figure"] = {
             "law": law(closed, x),

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from .base import Case, Trial, canonical
 
-# Seconds between lines where there is no terminal.
+# Seconds between lines if the output is not a terminal.
 _LINE_EVERY = 10.0
 
 

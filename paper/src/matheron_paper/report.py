@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 QUARTILES = ("25%", "median", "75%")
 
-# What a line of results holds under a name: each experiment knows its own.
+# The value of a field in a line of results. Each experiment has its own fields.
 Cell = Any
 Row = dict[str, Cell]
 Rows = Sequence[Mapping[str, Cell]]

@@ -16,19 +16,19 @@ from typing import Self
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there two runs at once on the same file are not noticed
+except ImportError:  # Windows has no fcntl, so that two runs at once on the same file are not noticed
     fcntl = None
 
 from .base import RefusedError
 from .report import Cell, Row
 
 FORMAT = 1
-# What the headers of older files do not say; their runs had what the code had then, and has still.
+# The fields that headers of older files lack. For the runs in these files, they had the values of today.
 _ADDED = ("features",)
-# What a run needs of a trial's line.
+# The fields of a trial's line that a run needs.
 _FIELDS = {"case": dict, "trial": int, "device": str}
 _FIELDS_OF_DONE = {**_FIELDS, "seconds": int | float, "result": dict}
-# (older version, case) -> whether trials of that case still mean what they meant then.
+# A function of (older version, case): whether trials of that version are still valid for the case.
 Unchanged = Callable[[int, Mapping[str, Cell]], bool]
 _FIRST_BYTES = b'{"matheron results"'
 
@@ -57,7 +57,7 @@ class Results:
         unchanged: Unchanged | None = None,
     ) -> None:
         self.path, self._version, self._unchanged = path, header.get("version"), unchanged
-        self._older: int | None = None  # the file's version, where it is an older one
+        self._older: int | None = None  # the version of the file, if it is older
         self.records: dict[str, Row] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "a+b")
@@ -68,7 +68,7 @@ class Results:
                 self._check(lines[0], header)
                 for number, line in enumerate(lines[1:], start=2):
                     self._take(self._parse(line, number))
-            if end < self._file.seek(0, os.SEEK_END):  # after a torn line
+            if end < self._file.seek(0, os.SEEK_END):  # the last line is incomplete
                 self._file.truncate(end)
                 os.fsync(self._file.fileno())
             if not lines:
@@ -106,7 +106,7 @@ class Results:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # a full disk was reported when the line was written
+        with suppress(OSError):  # if the disk is full, there was an error when the line was written
             self._file.close()
 
     def _write(self, line: Mapping[str, Cell]) -> None:
@@ -114,7 +114,7 @@ class Results:
             self._file.write(json.dumps(line).encode() + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
-        except OSError as error:  # what was written of the line is cut away when the file is next opened
+        except OSError as error:  # the incomplete line is removed when the file is next opened
             raise ResultsError(
                 f"{self.path}: a trial could not be written ({error.strerror or error}); make room, and the same "
                 "command resumes with the trials that are left"
@@ -128,7 +128,8 @@ class Results:
         if fcntl is None:
             return
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # let go by the system however the process ends
+            # the system releases the lock however the process ends
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ResultsError(
                 f"{self.path}: another run is writing to this file; wait for it, or use another --out"
@@ -140,7 +141,8 @@ class Results:
         content = self._file.read()
         *lines, torn = content.split(b"\n")
         end = len(content) - len(torn)
-        if len(lines) > 1 and not _is_json(lines[-1]):  # the end of the line reached the disk before its middle
+        # after a crash, the middle of a line can be missing although its end is there
+        if len(lines) > 1 and not _is_json(lines[-1]):
             end -= len(lines.pop()) + 1
         if not lines and not (torn.startswith(_FIRST_BYTES) or _FIRST_BYTES.startswith(torn.rstrip(b"\0"))):
             raise self._foreign()

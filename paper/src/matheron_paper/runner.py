@@ -27,9 +27,9 @@ from .workers import NextBlock, Outcome, Task, cluster_threads, in_processes, in
 if TYPE_CHECKING:
     from distributed import Client
 
-# Workers by default: as many as cores, up to this many.
+# The default number of workers is the number of cores, up to this.
 MOST_WORKERS = 8
-# How long a Dask scheduler may take to answer.
+# The longest wait for an answer from a Dask scheduler.
 PATIENCE = "5s"
 
 
@@ -131,7 +131,8 @@ def _run_open(
     """Run the trials, and store each as it ends."""
     costs = Costs()
     together = _together(task)
-    for record in results.records.values():  # what a trial alone took says nothing of one among others
+    # the time of a trial that ran alone says nothing about trials that run together
+    for record in results.records.values():
         shared = together(record["case"]) > 1
         if "error" not in record and record["device"] == task.device and ("together" in record) == shared:
             costs.add(record["case"], record["seconds"])
@@ -145,7 +146,7 @@ def _run_open(
         fits = time.monotonic() - began + len(block) * costs.longest(block[0]) <= time_limit
         return block if fits else None
 
-    # Closing ends the workers, however the loop is left.
+    # Closing the generator ends the workers, however the loop ends.
     with (
         Progress(console, task.experiment.name, len(open_)) as progress,
         closing(_outcomes(task, next_block, workers, client, progress)) as outcomes,
@@ -179,7 +180,7 @@ def _cluster(address: str | None) -> Iterator[Client | None]:
         client = Client(address, timeout=PATIENCE, set_as_default=False)
     except OSError:
         raise RefusedError(f"dask: no scheduler answers at {address}; start one with `dask scheduler`") from None
-    except ValueError as error:  # of an address that is none
+    except ValueError as error:  # the address is invalid
         raise RefusedError(f"dask: {error}") from None
     with closing(client):
         yield client

@@ -22,15 +22,16 @@ from .base import Trial
 from .report import Row
 
 NOISE = 1e-3
-# The kind of features that each method has.
+# The kind of features of each method.
 FEATURES = {"weight-space": "cosine", "decoupled": "cosine", "equispaced": "equispaced", "fresh bases": "sobol"}
-# Paths that share a basis, where bases are drawn afresh.
+# For "fresh bases", the number of paths that share a basis.
 PATHS_PER_BASIS = 64
-# Weights held at a time, and draws. On a CPU larger blocks are slower: their memory is fetched anew from the system.
+# The number of weights in memory at a time, and of draws. On a CPU larger blocks are slower, because the system has to
+# provide their memory anew.
 _WEIGHTS = {"cpu": 1 << 21, "cuda": 1 << 27}
 _DRAWS = {"cpu": 2048, "cuda": 16384}
 
-# num_draws, generator -> blocks of values [b, *] at the test points
+# A function (num_draws, generator) that yields blocks of values [b, *] at the test points.
 Blocks = Callable[[int, torch.Generator], Iterator[Tensor]]
 Draw = Callable[..., matheron.AbstractPaths | LinearModelPaths]
 
@@ -59,7 +60,7 @@ def optimal(gp: matheron.ExactGP, Z: Tensor) -> matheron.SparseGP:
     """The sparse posterior of inducing points Z `[m, d]` with Titsias's optimal q(u)."""
     with torch.no_grad():
         A, LB = factors(gp.kernel, gp.train_inputs, Z)
-        # Whitened, u = chol(K_mm) omega: omega given y is N(B^-1 A y / sigma, B^-1), B = I + A A^T.
+        # With u = chol(K_mm) omega, omega given y is N(B^-1 A y / sigma, B^-1) for B = I + A A^T.
         q_mean = torch.cholesky_solve((A @ gp.train_targets)[:, None] / math.sqrt(NOISE), LB)[:, 0]  # [m]
         q_root = torch.linalg.solve_triangular(LB.mT, torch.eye(len(Z)).to(LB), upper=True)  # [m, m]
     return matheron.SparseGP(gp.kernel, Z, q_mean, q_root, whitened=True)
@@ -126,7 +127,7 @@ def measured(
 def in_blocks(draw: Draw, x: Tensor, ell: int, kind: str, one_basis: bool = True) -> Blocks:
     """Paths of ell features of a kind, in blocks that fit in memory by the number of draws and of weights for each."""
     device = x.device.type
-    groups = min(_DRAWS[device], _WEIGHTS[device] // ell) // PATHS_PER_BASIS  # of paths that share a basis
+    groups = min(_DRAWS[device], _WEIGHTS[device] // ell) // PATHS_PER_BASIS  # groups of paths that share a basis
     block = max(1, groups) * PATHS_PER_BASIS
 
     def blocks(num_draws: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -18,7 +18,7 @@ from .report import Cell, Rows, grouped, quartiles
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Matplotlib's settings. They are the paper's own, so that published figures do not change with the library's plots.
+# Matplotlib's settings. They belong to the paper's figures, which do not change when the library's plots do.
 STYLE: Cell = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -35,7 +35,7 @@ STYLE: Cell = {
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
 }
-# From Okabe and Ito's palette. The paper's colours, as near as that allows.
+# Colours of Okabe and Ito's palette that are nearest to those of the paper.
 EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQUISPACED = (
     "#4d4d4d",  # grey
     "#d55e00",  # vermilion, for the paper's orange
@@ -47,7 +47,7 @@ EXACT, WEIGHT_SPACE, DECOUPLED, UPDATE, LOVE, FRESH, SPARSE, EXACT_POSTERIOR, EQ
     "#009e73",
     "#aa4499",
 )
-# One per dimension d, from purple to green, of even steps in lightness.
+# One colour per dimension d, from purple to green with equal steps in lightness.
 DIMENSIONS = ("#332288", "#0072b2", "#44aa99", "#999933", "#cc6677")
 MARKERS = ("^", "D", "*", "s", "o", "v")
 

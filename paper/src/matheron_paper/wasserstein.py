@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from matheron import ExactGP
 
-# The paper's curves, and that of frequencies by leverage beside them.
+# The paper's curves, and one with leverage features.
 KINDS = {**FEATURES, "leverage": "leverage"}
-# Equispaced features are for few dimensions.
+# Equispaced features are used up to this dimension.
 _EQUISPACED_UP_TO = 2
 
 SCALES = scales(
@@ -51,7 +51,7 @@ def samplers(
     """Every sampler of the figure: its name, its number of features, and its draws; with or without our extensions."""
     yield "exact", None, exact(gp, x)
     for ell in sizes:
-        yield "weight-space", ell, weights(gp, x, gp.num_data + ell)  # b = m + ell basis functions, as decoupled has
+        yield "weight-space", ell, weights(gp, x, gp.num_data + ell)  # both have b = m + ell basis functions
         yield "decoupled", ell, decoupled(gp, x, ell)
         if extensions:
             yield "leverage", ell, decoupled(gp, x, ell, KINDS["leverage"])
@@ -72,7 +72,7 @@ def flat_by(across: str, records: Rows, methods: Sequence[str] | Mapping[str, st
     return sorted(rows, key=lambda row: (row["d"], row[across], order(row["method"]), row["ell"] or 0))
 
 
-# How each sampler is called in figures; the order is that of the table.
+# The names of the samplers in figures, in the order of the table.
 METHODS = {
     "exact": "exact",
     "weight-space": "weight-space",
@@ -85,7 +85,7 @@ METHODS = {
 }
 
 
-# The curves of the paper's figures, and those of a second figure: decoupled draws, and what can be had in their place.
+# The curves of the paper's figures, and those of a second figure: decoupled draws and the alternatives to them.
 PAPER = ("exact", "weight-space", "LOVE", "decoupled")
 OURS = ("exact", "decoupled", "leverage", "equispaced", "fresh bases")
 
@@ -147,5 +147,5 @@ def curves(axis: Axes, rows: Rows, sizes: Sequence[int], across: str = "n") -> N
     style.plain_ticks(axis, sorted({row[across] for row in rows}))
 
 
-# 2: equispaced features are a lattice; 3: errors by leverage far from data are held to less
+# version 2 has lattices as equispaced features; version 3 bounds the errors of leverage far from data
 EXPERIMENT = Experiment("wasserstein", __doc__, SCALES, cases, run, report, version=3, features=KINDS)

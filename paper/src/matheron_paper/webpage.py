@@ -14,7 +14,7 @@ from .report import QUARTILES, Cell, Report, Row, Rows, Table, shown
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-# Where a table's keys end and what was measured begins; and which of the keys may be the horizontal axis.
+# The columns of a table at which its keys end and its measurements begin, and the keys that can be the horizontal axis.
 _MEASURED = ("trials", "runs", "studies", *QUARTILES)
 _ACROSS = ("n", "steps", "d")
 _COLOURS = "#4d4d4d #d55e00 #0072b2 #aa4499 #009e73 #56b4e9 #e69f00 #999933 #cc6677 #332288".split()

@@ -29,7 +29,7 @@ from .report import Cell, Row
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-# How often a trial may take its worker down with it.
+# The number of times that a trial can end its worker before it counts as failed.
 ATTEMPTS = 2
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
     died: str | None = None
 
 
-Block = Sequence[Trial]  # trials of one case that are run together; often one
+Block = Sequence[Trial]  # trials of one case that run together, often only one
 NextBlock = Callable[[], Block | None]
 Outcomes = Generator[Outcome, None, None]
 
@@ -78,7 +78,8 @@ def perform_block(task: Task, block: Block, advance: Callable[[float], None] | N
     began = time.perf_counter()
     try:
         results = together(block, task.settings, torch.device(task.device), share_done)
-    except Exception as error:  # too large for the device, say; if it is a trial's own fault, that is recorded
+    except Exception as error:
+        # for example, the block is too large for the device; a trial's own error is recorded when it runs alone
         return [{**perform(task, trial), "not together": f"{type(error).__name__}: {error}"} for trial in block]
     share = {"seconds": round((time.perf_counter() - began) / len(block), 3), "together": len(block)}
     return [_record(task, trial, result=result, **share) for trial, result in zip(block, results, strict=True)]
@@ -95,14 +96,14 @@ def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
     threads = max(1, usable_cores() // workers)
     again: list[Block] = []
     deaths: Counter[str] = Counter()
-    busy: dict[Connection, tuple[SpawnProcess, Block]] = {}  # a worker's pipe -> its process and its trials
+    busy: dict[Connection, tuple[SpawnProcess, Block]] = {}  # the pipe of a worker -> its process and its trials
     idle: list[tuple[SpawnProcess, Connection]] = []
     try:
         while True:
             while len(busy) < workers and (block := again.pop() if again else next_block()) is not None:
                 process, pipe = idle.pop() if idle else _start(task, threads)
                 busy[pipe] = process, block
-                with suppress(OSError):  # a worker that is dead already: the pipe says so when it is read
+                with suppress(OSError):  # if the worker is dead already, reading from the pipe shows it
                     pipe.send(block)
             if not busy:
                 return
@@ -113,7 +114,8 @@ def in_processes(task: Task, next_block: NextBlock, workers: int) -> Outcomes:
                 except (EOFError, ConnectionResetError):
                     process.join()
                     how, first = _how_it_ended(process.exitcode), block[0]
-                    deaths[first.key] += len(block) == 1  # which of several it was is not known: each alone will tell
+                    # if several trials ran together, the one that failed is not known, so each runs alone
+                    deaths[first.key] += len(block) == 1
                     if deaths[first.key] < ATTEMPTS:
                         again += [[trial] for trial in block]
                         yield Outcome(first, {}, died=how)
@@ -142,7 +144,7 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
     done = as_completed(loop=client.loop)
 
     def submit(block: Block) -> None:
-        # The task goes with each block: what is scattered is lost with the workers that have it.
+        # The task is sent with each block, because scattered data are lost with the workers that have them.
         future = client.submit(perform_block, task, block, pure=False)
         running[future] = block
         done.add(future)
@@ -158,7 +160,7 @@ def on_cluster(task: Task, next_block: NextBlock, client: Client) -> Outcomes:
             if future.status == "finished":
                 try:
                     records = future.result()
-                except CancelledError:  # its worker died before it had sent what it had finished
+                except CancelledError:  # the worker died before it sent its results
                     submit(block)
                     continue
             else:
@@ -185,13 +187,13 @@ def _start(task: Task, threads: int) -> tuple[SpawnProcess, Connection]:
     process = context.Process(target=_work, args=(theirs, task), daemon=True)
     with _threads_in_environment(threads):
         process.start()
-    theirs.close()  # so that its end is seen here when the worker dies
+    theirs.close()  # closed here, so that reading ends when the worker dies
     return process, ours
 
 
 def _work(pipe: Connection, task: Task) -> None:
     """A worker's life: trials in, records out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
