@@ -93,38 +93,52 @@ def problem(case: str, region: str, seed: int, num_points: int) -> tuple[mathero
     return matheron.ExactGP(kernel, X, torch.zeros(n, dtype=torch.float64), noise=noise), x
 
 
-def relative_w2(gp: matheron.ExactGP, x: Tensor, exact: Moments, num_features: int, seed: int, **settings) -> float:
+def relative_w2(
+    gp: matheron.ExactGP,
+    x: Tensor,
+    exact: Moments,
+    num_features: int,
+    seed: int,
+    bound: float = Leverage.far,
+    **settings,
+) -> float:
     """W2 between the law of paths that share one basis and the posterior, over sqrt(trace of its covariance)."""
-    paths = matheron.draw(gp, 2, num_features=num_features, seed=seed, **settings)
+    with patch.object(choose, "leverage", partial(leverage, settings=Leverage(far=bound))):
+        paths = matheron.draw(gp, 2, num_features=num_features, seed=seed, **settings)
     implied = decoupled_moments(gp, paths, x)
     distance = gaussian_wasserstein(implied.mean, implied.covariance, exact.mean, exact.covariance)
     return distance / math.sqrt(float(exact.covariance.trace()))
 
 
-def errors_of(case: str, args: argparse.Namespace) -> tuple[float, dict[str, float]]:
+def errors_of(case: str, region: str, args: argparse.Namespace) -> tuple[float, dict[str, float]]:
     """The share of the variance that data leave open, and errors by kind of features: medians over seeds."""
     errors: dict[str, list[float]] = {}
     variance = []
     for seed in range(args.seeds):
-        gp, x = problem(case, args.region, seed, args.points)
+        gp, x = problem(case, region, seed, args.points)
         exact = moments(gp, x)
         variance.append(float((exact.covariance.diagonal() / gp.kernel.diag(x)).mean()))
         box = (x.amin(0).tolist(), x.amax(0).tolist())
-        kinds = {"cosine": {"features": "cosine"}, "plain": {"features": plain_kind(gp)}}
-        kinds |= {"leverage": {"features": "leverage"}, "domain": {"features": "leverage", "domain": box}}
+        kinds: dict[str, dict] = {"plain": {"features": plain_kind(gp)}}
+        if args.bounds:
+            kinds |= {str(b): {"features": "leverage", "bound": b} for b in BOUNDS}
+        else:
+            kinds |= {"cosine": {"features": "cosine"}, "leverage": {"features": "leverage"}}
+            kinds |= {"domain": {"features": "leverage", "domain": box}}
         for name, settings in kinds.items():
             errors.setdefault(name, []).append(relative_w2(gp, x, exact, args.features, seed, **settings))
     return median(variance), {name: median(values) for name, values in errors.items()}
 
 
-def each_case(args: argparse.Namespace) -> Iterator[tuple[str, tuple[float, dict[str, float]]]]:
+def each_case(args: argparse.Namespace, region: str) -> Iterator[tuple[str, tuple[float, dict[str, float]]]]:
     """The errors of every case, in order, by several processes of one thread each where they are asked for."""
     cases = [case for case in CASES if not args.only or args.only in case]
+    of = partial(errors_of, region=region, args=args)
     if args.processes == 1:
-        yield from ((case, errors_of(case, args)) for case in cases)
+        yield from ((case, of(case)) for case in cases)
         return
     with ProcessPoolExecutor(args.processes, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from zip(cases, pool.map(partial(errors_of, args=args), cases), strict=True)
+        yield from zip(cases, pool.map(of, cases), strict=True)
 
 
 def accuracy(args: argparse.Namespace) -> None:
@@ -132,7 +146,7 @@ def accuracy(args: argparse.Namespace) -> None:
     gains: dict[tuple[str, str], list[float]] = {}
     losses: dict[tuple[str, str], float] = {}
     print(f"{'case':40} {'variance':>8} {'cosine':>7} {'plain':>6} {'leverage':>8} {'domain':>6}   plain over both")
-    for case, (variance, middle) in each_case(args):
+    for case, (variance, middle) in each_case(args, args.region):
         group = "the rest" if any(word in case for word in REST) else "radial kernels and sums"
         for name in ("leverage", "domain"):
             ratio = middle["plain"] / middle[name]
@@ -156,33 +170,17 @@ def accuracy(args: argparse.Namespace) -> None:
 
 def bounded(args: argparse.Namespace) -> None:
     """The same for other bounds on errors far from data: gains in the box, and the largest loss elsewhere."""
-    regions = ("box", "far", "wider", "apart")
-    ratios: dict[tuple[str, float], list[float]] = {(region, b): [] for region in regions for b in BOUNDS}
-    for case in CASES:
-        if args.only and args.only not in case:
-            continue
-        for region in regions:
-            errors: dict[float, list[float]] = {b: [] for b in (0.0, *BOUNDS)}
-            variance = []
-            for seed in range(args.seeds):
-                gp, x = problem(case, region, seed, args.points)
-                exact = moments(gp, x)
-                variance.append(float((exact.covariance.diagonal() / gp.kernel.diag(x)).mean()))
-                errors[0.0].append(relative_w2(gp, x, exact, args.features, seed, features=plain_kind(gp)))
-                for b in BOUNDS:
-                    with patch.object(choose, "leverage", partial(leverage, settings=Leverage(far=b))):
-                        errors[b].append(relative_w2(gp, x, exact, args.features, seed, features="leverage"))
-            if region == "box" and median(variance) > 0.1:
-                continue
-            for b in BOUNDS:
-                ratios[region, b].append(median(errors[0.0]) / median(errors[b]))
+    found = {region: [errors for _, errors in each_case(args, region)] for region in ("box", "far", "wider", "apart")}
     print("bound   gain in the box: mean, least, below 2   largest loss: shifted box, 3 times as wide, 10 times")
-    for b in BOUNDS:
-        gains = ratios["box", b]
+    for b in map(str, BOUNDS):
+        gains = [errors["plain"] / errors[b] for variance, errors in found["box"] if variance <= 0.1]
         mean = math.exp(sum(map(math.log, gains)) / len(gains))
-        losses = "  ".join(f"{1 / min(ratios[region, b]):.2f}" for region in regions[1:])
-        below = f"{sum(g < 2 for g in gains)} of {len(gains)}"
-        print(f"{b:5.1f}   {mean:.2f}  {min(gains):.2f}  {below}   {losses}", flush=True)
+        losses = "  ".join(
+            f"{max(errors[b] / errors['plain'] for _, errors in found[region]):.2f}" for region in list(found)[1:]
+        )
+        print(
+            f"{b:>5}   {mean:.2f}  {min(gains):.2f}  {sum(g < 2 for g in gains)} of {len(gains)}   {losses}", flush=True
+        )
 
 
 def plain_kind(gp: matheron.ExactGP) -> str:
