@@ -10,7 +10,6 @@ import matheron
 from matheron import kernels
 from matheron.compare.metrics import (
     EmpiricalMoments,
-    _by_iteration,
     empirical_moments,
     gaussian_coupling,
     gaussian_wasserstein,
@@ -103,22 +102,6 @@ def test_the_coupling_has_the_right_marginals_and_reaches_the_distance(generator
     torch.testing.assert_close(R @ R.mT, A)
     torch.testing.assert_close(Q @ Q.mT, B)
     assert float((R - Q).norm()) == pytest.approx(gaussian_wasserstein(torch.zeros(8), A, torch.zeros(8), B))
-
-
-@pytest.mark.parametrize("rank", [60, 30])
-def test_halleys_iteration_finds_the_orthogonal_factor_of_singular_vectors(rank, generator):
-    """What a GPU takes. The smallest directions, and those of a singular matrix's null space, are rounding's."""
-    U, V = torch.linalg.qr(torch.randn(2, 60, 60, generator=generator, dtype=torch.float64)).Q[..., :rank]
-    A = (U * torch.logspace(3, -9, rank, dtype=torch.float64)) @ V.mT
-    found = _by_iteration(A)
-    assert found is not None
-    torch.testing.assert_close(found.mT @ found, torch.eye(60, dtype=torch.float64), rtol=0, atol=1e-12)
-    torch.testing.assert_close(A @ found.mT, A @ V @ U.mT, rtol=0, atol=1e-11)
-    torch.testing.assert_close(found.mT @ A, V @ U.mT @ A, rtol=0, atol=1e-11)
-
-
-def test_zeros_have_no_orthogonal_factor_to_iterate_to():
-    assert _by_iteration(torch.zeros(3, 3, dtype=torch.float64)) is None
 
 
 def test_streamed_moments_are_those_of_all_draws_at_once(generator):

@@ -16,7 +16,6 @@ from ..features import Features
 from ..kernels import Kernel
 from ..paths import AbstractPaths, PriorPlusUpdate
 from ..solvers import covariance
-from ..solvers.cholesky import solved
 from .samplers import Moments, ValueDraws, feature_covariance
 
 
@@ -62,56 +61,8 @@ def gaussian_coupling(cov1: ArrayLike, cov2: ArrayLike) -> tuple[Tensor, Tensor]
 def _coupled_roots(cov1: ArrayLike, cov2: ArrayLike, p: int) -> tuple[Tensor, Tensor]:
     R, Q = _root(cov1, p, "cov1"), _root(cov2, p, "cov2")
     Q = Q.to(R.device)
-    return R, Q @ _orthogonal_factor(Q.mT @ R)
-
-
-def _orthogonal_factor(A: Tensor) -> Tensor:
-    """Return the orthogonal factor O of the polar decomposition A = O H, with H symmetric positive semi-definite.
-
-    On a GPU, Halley's iteration with dynamic weights (Nakatsukasa, Bai and Gygi, 2010) needs only products and
-    factorisations. For p = 1024 it takes 25 ms, and a singular value decomposition 90 ms. On a CPU the latter is
-    faster.
-    """
-    factor = None if A.device.type == "cpu" else _by_iteration(A)
-    if factor is None:
-        U, _, Vh = torch.linalg.svd(A)
-        factor = U @ Vh
-    return factor
-
-
-def _by_iteration(A: Tensor, rounding: float = 1e-10) -> Tensor | None:
-    """Return the orthogonal factor O; None if the iteration does not converge, for example for a zero matrix."""
-    one, X = torch.eye(len(A), dtype=A.dtype, device=A.device), A
-    # After the first pass, a singular matrix still has singular values below `low`, and rounding errors.
-    for _ in range(2):
-        norm = torch.linalg.matrix_norm(X)
-        if not float(norm) > 0:
-            return None
-        X = _halley(X / norm)
-        if float((X.mT @ X - one).abs().max()) < rounding:
-            return X
-    return None
-
-
-def _halley(X: Tensor) -> Tensor:
-    """Iterate X <- X (a + b X^T X) (1 + c X^T X)^-1, which moves singular values in [low, 1] to 1 in six steps."""
-    p, one = len(X), torch.eye(len(X), dtype=X.dtype, device=X.device)
-    low = torch.finfo(X.dtype).eps / math.sqrt(p)
-    while low < 1 - torch.finfo(X.dtype).eps:
-        square = low * low
-        d = (4 * (1 - square) / square**2) ** (1 / 3)
-        a = math.sqrt(1 + d) + math.sqrt(8 - 4 * d + 8 * (2 - square) / (square * math.sqrt(1 + d))) / 2
-        b = (a - 1) ** 2 / 4
-        c = a + b - 1
-        if c > 100:  # use QR here, because normal equations would lose small singular values
-            V = torch.linalg.qr(torch.cat([math.sqrt(c) * X, one])).Q
-            inverse = V[:p] @ V[p:].mT / math.sqrt(c)
-        else:
-            L = torch.linalg.cholesky(c * (X.mT @ X) + one)
-            inverse = solved(L, X.mT).mT
-        X = (b / c) * X + (a - b / c) * inverse
-        low = min(low * (a + b * square) / (1 + c * square), 1.0)
-    return X
+    U, _, Vh = torch.linalg.svd(Q.mT @ R)
+    return R, Q @ (U @ Vh)
 
 
 def _root(cov: ArrayLike, p: int, name: str) -> Tensor:
