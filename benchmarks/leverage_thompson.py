@@ -1,7 +1,7 @@
 """What frequencies by leverage are worth: Thompson sampling on functions drawn from the prior, against Sobol ones.
 
-    python benchmarks/leverage_thompson.py --seeds 32 --results regret.jsonl   # resumes where it stopped
-    python benchmarks/leverage_thompson.py --seeds 32 --results regret.jsonl --device cuda --full   # all seeds in step
+    python benchmarks/leverage_thompson.py --seeds 32
+    python benchmarks/leverage_thompson.py --seeds 32 --device cuda --full   # all seeds in step
 
 Noise 1e-6, the same number of features, the same tasks and first points. Each round draws a batch of paths, minimises
 each over a mesh and then by gradient steps, and evaluates the task there. Printed: medians of log10 of the simple
@@ -11,11 +11,9 @@ regret, halfway and at the end, how many seeds each kind wins, and Wilcoxon's si
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -102,18 +100,6 @@ def regrets(
     return found
 
 
-def known(path: Path | None) -> dict[str, list[float]]:
-    """The trials of earlier runs; a last line cut short by a kill does not count."""
-    found = {}
-    for line in path.read_text().splitlines() if path and path.exists() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        found[row["trial"]] = row["regret"]
-    return found
-
-
 def summary(d: int, case: Case, plain: list[list[float]], ours: list[list[float]]) -> str:
     """Halfway and at the end: medians over seeds, wins, and a paired test."""
     lines = []
@@ -137,31 +123,17 @@ def main() -> None:
     parser.add_argument("--mesh", type=int, default=2048)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--results", type=Path, help="append each trial to this file, and skip those that it has")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    cases = {d: (FULL if args.full else REDUCED)[d] for d in args.dims}
-    trials = known(args.results)
-
-    def name(d: int, kind: str, seed: int) -> str:
-        return f"d={d} {kind} seed={seed} mesh={args.mesh} {'-'.join(map(str, cases[d]))}"
-
     device = torch.device(args.device)
     at_once = args.seeds if device.type == "cuda" else 1
-    for first in range(0, args.seeds, at_once):  # in pairs, so that what is there when it stops can be compared
-        for d, case in cases.items():
-            seeds = range(first, min(first + at_once, args.seeds))
-            missing = [(kind, seed) for seed in seeds for kind in KINDS if name(d, kind, seed) not in trials]
-            if not missing:
-                continue
-            for trial, found in zip(missing, regrets(d, case, missing, device, args.mesh), strict=True):
-                trials[name(d, *trial)] = found
-                if args.results:
-                    with args.results.open("a") as file:
-                        file.write(json.dumps({"trial": name(d, *trial), "regret": found}) + "\n")
-    for d, case in cases.items():
-        plain, ours = ([trials[name(d, kind, seed)] for seed in range(args.seeds)] for kind in KINDS)
-        print(summary(d, case, plain, ours), flush=True)
+    for d in args.dims:
+        case, ends = (FULL if args.full else REDUCED)[d], {kind: [] for kind in KINDS}
+        for first in range(0, args.seeds, at_once):
+            trials = [(kind, seed) for seed in range(first, min(first + at_once, args.seeds)) for kind in KINDS]
+            for (kind, _), found in zip(trials, regrets(d, case, trials, device, args.mesh), strict=True):
+                ends[kind].append(found)
+        print(summary(d, case, ends["sobol"], ends["leverage"]), flush=True)
 
 
 if __name__ == "__main__":
