@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ from .features import (
     relevant_terms,
 )
 from .harmonics import harmonic_series, harmonics
-from .leverage import Leverage, leverage, summands
+from .leverage import Leverage, leverage, summands, whole_numbers
 from .own import own_features
 from .residuals import Reference
 
@@ -213,16 +214,7 @@ def _allocate(total: int, sizes: list[float]) -> list[int]:
     if not sizes:
         return []
     whole = sum(sizes) or 1.0  # the sum is zero if all terms vanish at all reference points
-    sizes = [size / whole + 1 / len(sizes) for size in sizes]
-    scale = total / sum(sizes)
-    counts = [max(1, int(size * scale)) for size in sizes]
-    # the smallest were rounded up to one, so the largest gives up what is too much
-    while sum(counts) > max(total, len(counts)):
-        counts[counts.index(max(counts))] -= 1
-    by_remainder = sorted(range(len(sizes)), key=lambda i: counts[i] - sizes[i] * scale)
-    for i in by_remainder[: max(0, total - sum(counts))]:
-        counts[i] += 1
-    return counts
+    return whole_numbers(total, np.array(sizes) / whole + 1 / len(sizes))
 
 
 def size_of(term: Term, reference: Tensor | None) -> float:

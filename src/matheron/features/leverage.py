@@ -513,7 +513,7 @@ def leverage(
                 q = s.table.proposal[0].reshape(len(s.mass), -1)
                 q *= 0.5 + 0.5 / (len(q) * np.maximum(q.sum(1, keepdims=True), 1e-300))
         numbers = whole_numbers((count - size) // 2, np.array([s.table.share for s in rest]))
-        for s, number in zip(rest, numbers.tolist(), strict=True):
+        for s, number in zip(rest, numbers, strict=True):
             theta, atom, log_ratio = s.waves(number, spec.num_bases, generator)
             drawn.append(_features(s, theta, atom, log_ratio.exp() / number, origin))
     return drawn
@@ -533,13 +533,14 @@ def _features(s: Summand, theta: Tensor, atom: np.ndarray, power: Tensor, origin
     return Coupled(basis, s.term.coupling, RANDOM)
 
 
-def whole_numbers(total: int, shares: np.ndarray) -> np.ndarray:
-    """Split `total` into whole numbers by shares, with at least one each."""
-    numbers = np.maximum(1, (total * shares / shares.sum()).astype(int))
-    numbers[numbers.argmax()] += max(0, total - numbers.sum())
-    while numbers.sum() > max(total, len(numbers)):
+def whole_numbers(total: int, sizes: np.ndarray) -> list[int]:
+    """Split `total` into whole numbers in proportion to sizes, by largest remainders, with at least one each."""
+    exact = sizes * (total / sizes.sum())
+    numbers = np.maximum(1, exact.astype(int))
+    while numbers.sum() > max(total, len(numbers)):  # what the smallest were given, the largest gives up
         numbers[numbers.argmax()] -= 1
-    return numbers
+    numbers[np.argsort(numbers - exact, kind="stable")[: max(0, total - numbers.sum())]] += 1
+    return numbers.tolist()
 
 
 # --- Even directions -------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class Reference:
         if state is None:
             K = covariance(kernel, sites)
             K.diagonal().add_(noise + 1e-10 * K.diagonal().mean())
-            G = torch.cholesky_solve(K_Xx, torch.linalg.cholesky(K))
+            G = solved(torch.linalg.cholesky(K), K_Xx)
         else:
             G, noise = solved(plain(state.L), K_Xx.to(state.L)), noise + state.jitter
         self.sites = concatenated(self.at_x, sites)  # r + n of them
