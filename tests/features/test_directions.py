@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from matheron import kernels as K
-from matheron.features.leverage import even, near_design
+from matheron.features.quasi_random import even, near_design
 from standard import features_of
 
 

@@ -9,7 +9,7 @@ from scipy import optimize
 
 import matheron
 from matheron import kernels as K
-from matheron.core.modes import Sobol
+from matheron.core.boxes import Sobol
 from matheron.models.transforms import Round
 from matheron.thompson import minimize_together
 from matheron.thompson.mesh import scrambled

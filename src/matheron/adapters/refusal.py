@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from ..core.extras import missing_extra
+from ..core.checks import missing_extra
 
 BY_HAND = "or describe the model by hand with matheron.ExactGP or matheron.SparseGP"
 

@@ -1,4 +1,4 @@
-"""Boxes of lower and upper bounds, as users write them."""
+"""Boxes of lower and upper bounds, as users write them, and points that fill the unit box evenly."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from .checks import ArrayLike, Names, as_array, as_tensor, check_names
 
@@ -76,3 +77,18 @@ def _refuse_pairs(box: ArrayLike, name: str) -> None:
             f"{name}: expected one reading, but a list of two pairs has two, {box}: lower and upper bounds, or SciPy's "
             f"pair per dimension. Say which: {ours}; {theirs}; or give a scipy.optimize.Bounds"
         )
+
+
+class Sobol(SobolEngine):
+    """A scrambled Sobol sequence in float64. Torch's own keeps the first point in the default dtype of the moment."""
+
+    def __init__(self, dimension: int, seed: int) -> None:
+        super().__init__(dimension, scramble=True, seed=seed)
+
+    def next(self, count: int) -> Tensor:
+        """The next points, `[count, d]`."""
+        first = self.num_generated == 0
+        points = self.draw(count, dtype=torch.float64)
+        if first:
+            points[:1] = self.shift.double() / 2**self.MAXBIT
+        return points

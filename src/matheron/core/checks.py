@@ -367,3 +367,13 @@ def per_dimension(value: Tensor, input_dim: int, name: str) -> Tensor:
             "use kernel.on(dims) for a kernel of some dimensions"
         )
     return value.expand(input_dim)
+
+
+def missing_extra(what: str, extra: str, error: ImportError) -> ImportError:
+    """The error for something that needs an extra that is not installed. There is no release yet, so it names a clone.
+
+    >>> from matheron.core.checks import missing_extra
+    >>> missing_extra("tables need pandas", "tables", ImportError("No module named 'pandas'"))
+    ImportError("tables need pandas. In a clone of matheron: pip install '.[tables]' (No module named 'pandas')")
+    """
+    return ImportError(f"{what}. In a clone of matheron: pip install '.[{extra}]' ({error})")

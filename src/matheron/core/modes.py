@@ -25,7 +25,6 @@ from torch._C._functorch import (
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack, temporarily_pop_interpreter_stack
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
-from torch.quasirandom import SobolEngine
 
 T = TypeVar("T")
 
@@ -71,21 +70,6 @@ def kept(maxsize: int) -> Callable[[Callable[..., T]], _lru_cache_wrapper[T]]:
         return lru_cache(maxsize)(outside()(function))
 
     return decorate
-
-
-class Sobol(SobolEngine):
-    """A scrambled Sobol sequence in float64. Torch's own keeps the first point in the default dtype of the moment."""
-
-    def __init__(self, dimension: int, seed: int) -> None:
-        super().__init__(dimension, scramble=True, seed=seed)
-
-    def next(self, count: int) -> Tensor:
-        """The next points, `[count, d]`."""
-        first = self.num_generated == 0
-        points = self.draw(count, dtype=torch.float64)
-        if first:
-            points[:1] = self.shift.double() / 2**self.MAXBIT
-        return points
 
 
 @overload

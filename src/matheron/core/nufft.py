@@ -15,11 +15,11 @@ from functools import cache
 from types import ModuleType
 
 import numpy as np
+import scipy  # SciPy imports its transforms when they are first used
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from .convolution import fast_size
 from .modes import kept, transformed
 
 # The default errors of transforms, relative to the root of the sum of squares of the coefficients. Evaluators have to
@@ -282,3 +282,8 @@ def window_transform(n: int, size: int, dtype: torch.dtype) -> Tensor:
     j = torch.arange(-(n // 2), n // 2 + 1, dtype=torch.float64, device="cpu")
     phi = window(z, w) * torch.from_numpy(weights) * (w / 2)
     return (phi @ torch.cos(torch.outer(z, 2 * math.pi / size * j))).to(dtype)
+
+
+def fast_size(n: int) -> int:
+    """The next even number with no prime factor above 5."""
+    return 2 * scipy.fft.next_fast_len((n + 1) // 2, real=True)

@@ -1,8 +1,8 @@
 """Averages of functions over boxes, as functions of the boxes.
 
 The average of a wave over a box is the wave at the centre, times a product of sincs of the sides. The average of
-k(., z) is known where the kernel is a product of kernels of one coordinate (`kernels.averaged`). So the averages of a
-path are a sum of weighted sums, as the path is, at points of 2 d coordinates: a box's centre and its sides.
+k(., z) is known where the kernel is a product of kernels of one coordinate (`kernels.covariances`). So the averages of
+a path are a sum of weighted sums, as the path is, at points of 2 d coordinates: a box's centre and its sides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from ..core.functionals import averages_of_waves
 from ..core.jacobian import jacobian
-from ..kernels.averaged import Averaged, averages_in_closed_form
+from ..kernels.covariances import Averaged, averages_in_closed_form
 from ..models.means import ConstantMean, LinearMean, Mean
 from .bases import Basis, Canonical, Cosines, CutBasis, Pairs
 from .float64 import Float64Term

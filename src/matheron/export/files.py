@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from ..core.extras import missing_extra
+from ..core.checks import missing_extra
 from ..core.value import Value
 from .flatten import to_module
 from .module import CalledModule, FeaturesModule, FunctionModule, OwnFactorModule, PartModule

@@ -34,7 +34,7 @@ from ..evaluate import (
 )
 from ..features.own import MappedBasis
 from ..kernels import Kernel, own
-from ..kernels.averaged import Averaged
+from ..kernels.covariances import Averaged
 from ..kernels.spatial import rotation
 from ..lattice.basis import Lattice
 from ..models import means, transforms

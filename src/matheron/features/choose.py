@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.engines import load_engines
 from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels import Kernel, OnDims
 from ..kernels.base import Term, same_coupling
 from ..kernels.radial import Elliptical
 from ..solvers import FactoredPosterior
-from .explicit import LARGEST_MONOMIAL_COUNT, explicit, monomial_count
+from ..solvers.base import load_engines
+from .explicit import LARGEST_MONOMIAL_COUNT, explicit, harmonic_series, harmonics, monomial_count
 from .features import (
     EXACT,
     LARGEST_DIM,
@@ -29,7 +29,6 @@ from .features import (
     fourier,
     relevant_terms,
 )
-from .harmonics import harmonic_series, harmonics
 from .leverage import Leverage, leverage, summands, whole_numbers
 from .own import own_features
 from .residuals import Reference

@@ -1,15 +1,20 @@
-"""Features of terms with linear forms: all monomials, or unbiased random products if these are too many."""
+"""Features that are exact: monomials of linear forms, and harmonics of discrete spectra such as that of Periodic.
+
+If there are too many monomials, unbiased random products take their place. If there are more frequencies than features,
+the heaviest are kept, and a few of the others, drawn at random, carry the variance of the rest.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from itertools import combinations_with_replacement
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..evaluate import Basis, Cosines, Products
+from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels.base import Term
 from .features import fourier, rand
 
@@ -108,3 +113,90 @@ def _random_signs(forms: list[Tensor], count: int, num_bases: int, generator: to
     # the derivative of the root is infinite at 0
     roots = torch.stack([torch.where(c > 0, c, 1.0).sqrt() * (c > 0) for c in forms])
     return signs * roots[:, None]
+
+
+# Harmonics.
+
+
+class Series(NamedTuple):
+    """Frequencies `[f, d]`, one of each pair +-theta, and their masses `[f]`, heaviest first. Some are kept."""
+
+    theta: Tensor
+    mass: Tensor
+    kept: int
+    tail: int  # the number of random features for the frequencies that are not kept
+    captured: float  # the fraction of the prior variance that the kept frequencies have
+
+
+def harmonic_series(
+    term: Term, input_dim: int, count: int, *, tail_threshold: float = 1e-4, tail_share: float = 1 / 8
+) -> Series | None:
+    """Choose frequencies of a term's stationary part for `count` features. None if its spectrum is not discrete.
+
+    Args:
+        tail_threshold: the mass left out above which some features go to random frequencies of the tail.
+        tail_share: the share of the features that go there.
+    """
+    atoms = term.measure(input_dim).atoms()
+    if atoms is None:
+        return None
+    theta, mass = _half(*(a.cpu() for a in atoms))
+    kept, captured = _kept(theta, mass, count)
+    tail = 0
+    if 1 - captured > tail_threshold:
+        tail = max(1, int(count * tail_share))
+        kept, captured = _kept(theta, mass, count - tail)
+    return Series(theta, mass, kept, tail, captured)
+
+
+def harmonics(term: Term, series: Series, *, num_bases: int, generator: torch.Generator) -> list[Basis]:
+    """Make the bases of a series: those of the frequencies that it keeps, and random ones of its tail."""
+    theta, mass, kept, tail, _ = series
+    bases = _exact(theta[:kept], term.variance.cpu() * mass[:kept])
+    if tail:
+        rest = mass[kept:]
+        cdf = rest.detach().cumsum(0)
+        drawn = torch.searchsorted(cdf, rand((num_bases, tail), generator).cpu() * cdf[-1]).clamp_max(len(cdf) - 1)
+        tau = 2 * math.pi * rand((num_bases, tail), generator).cpu()
+        weight = 2 * cdf[-1] / tail * (rest / rest.detach().clamp_min(1e-300))[drawn]  # [g, tail]
+        bases.append(Cosines(theta[kept:][drawn], tau, (term.variance.cpu() * weight).sqrt()))
+    return bases
+
+
+def _exact(theta: Tensor, mass: Tensor) -> list[Basis]:
+    """Make sqrt(mass) cos(theta . x) and sqrt(mass) sin(theta . x) for each frequency, and a constant for zero."""
+    zero = (theta == 0).all(-1)
+    bases: list[Basis] = []
+    if bool((~zero).any()):
+        bases.append(Pairs(theta[None, ~zero], mass[~zero].sqrt()[None]))
+    if bool(zero.any()):
+        bases.append(Cosines(theta[None, zero], theta[None, zero, 0], mass[zero].sqrt()[None]))
+    return bases
+
+
+def _half(theta: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
+    """Keep one of each pair +-theta with the mass of both, heaviest first. The masses then sum to one."""
+    sign = leading_signs(theta)
+    half = sign >= 0
+    theta, mass = theta[half], mass[half].clamp_min(0) * torch.where(sign[half] == 0, 1.0, 2.0)
+    order = mass.detach().argsort(descending=True)
+    return theta[order], mass[order] / mass.sum()
+
+
+def leading_signs(theta: Tensor) -> Tensor:
+    """The sign of the first coordinate that is not zero, `[f, d] -> [f]`. It is zero for the frequency zero."""
+    sign = torch.zeros(len(theta), dtype=theta.dtype, device="cpu")
+    for column in theta.detach().unbind(1):
+        sign = torch.where(sign == 0, column.sign(), sign)
+    return sign
+
+
+def _kept(theta: Tensor, mass: Tensor, count: int) -> tuple[int, float]:
+    """The number of frequencies that fit in `count` features, and their share of the mass.
+
+    A frequency takes two features, but zero takes one.
+    """
+    kept = (count + 1) // 2
+    if count % 2 and not bool((theta[:kept] == 0).all(-1).any()):
+        kept -= 1
+    return kept, float(mass[:kept].detach().sum())

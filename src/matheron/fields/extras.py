@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from ..core.extras import missing_extra
+from ..core.checks import missing_extra
 
 
 def need(name: str) -> ModuleType:

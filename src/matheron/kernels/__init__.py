@@ -6,8 +6,6 @@ Kernels are exported by the `__all__` of their modules.
 
 from .algebra import *
 from .base import *
-from .categorical import *
-from .coregional import *
 from .fidelity import *
 from .linear import *
 from .own import *

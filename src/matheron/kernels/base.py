@@ -439,7 +439,7 @@ def squared_distance(x: Tensor, z: Tensor, few: int = 1 << 14) -> Tensor:
     if x.shape[-1] > 16:
         return _by_product(x, z)
     if torch.is_grad_enabled() and (x.requires_grad or z.requires_grad):
-        from .in_graph import SquaredDistance
+        from .derivatives import SquaredDistance
 
         return SquaredDistance.apply(x, z)
     if transformed():  # torch.func allows neither writing in place nor memory that is used again

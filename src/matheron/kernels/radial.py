@@ -50,12 +50,12 @@ class Radial(Stationary):
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         """g'(r^2), zero where it is infinite (coincident points of a rough kernel)."""
-        from .radial_derivatives import profile_slope
+        from .own import profile_slope
 
         return profile_slope(self.radial, r2)
 
     def measure(self, input_dim: int) -> SpectralMeasure:
-        from .profile import ProfileMeasure
+        from .own import ProfileMeasure
 
         scale = 1 / per_dimension(self.lengthscale, input_dim, "lengthscale")
         return ProfileMeasure(scale, self.radial, type(self).__name__)
@@ -68,13 +68,13 @@ class Radial(Stationary):
         derivative there, and close to zero too few digits for high orders.
         """
 
-        from .radial_derivatives import profile_derivative
+        from .own import profile_derivative
 
         return profile_derivative(self.radial, r2, order)
 
     def smoothness(self, input_dim: int) -> list[float]:
         """Of a profile of one's own: whether its derivatives stay finite towards zero, up to the second."""
-        from .radial_derivatives import smoothness_of_profile
+        from .own import smoothness_of_profile
 
         return [smoothness_of_profile(self)] * input_dim
 
@@ -100,7 +100,7 @@ class Radial(Stationary):
         return self.radial(r2 if type(self).radial_derivative is not Radial.radial_derivative else r2.clamp_min(1e-30))
 
     def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-        from .radial_derivatives import radial_derivative
+        from .derivatives import radial_derivative
 
         return radial_derivative(self, x, z, left, right) if left or right else self.forward(x, z)
 
@@ -226,7 +226,7 @@ class Matern(Radial):
 
     def profile(self, r2: Tensor, order: int) -> Tensor:
         """F_a' = -F_(a-1) / 2 (`BesselPower`), so that the derivative of order m has F_(nu - m)."""
-        from .in_graph import BesselPower
+        from .derivatives import BesselPower
 
         return BesselPower.apply(2 * self.nu * r2, self.nu - order, (-self.nu) ** order * self._scale)
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from ..core.functionals import Functionals
 from ..features import LATTICE_KINDS, Choice, FeatureSpec, posterior_scale
 from ..features.choose import Planned, size_of
-from ..features.explicit import monomial_count
+from ..features.explicit import harmonic_series, monomial_count
 from ..features.features import BEYOND, LATTICE, Coupled, relevant_terms
-from ..features.harmonics import harmonic_series
 from ..kernels import Kernel
 from ..kernels.base import Term
 from ..solvers import FactoredPosterior

@@ -42,9 +42,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..core.convolution import convolved, fast_size
 from ..core.functionals import Functionals
-from ..core.nufft import FFT_COST, adjoint_at, as_complex, as_real, series_at
+from ..core.nufft import FFT_COST, adjoint_at, as_complex, as_real, fast_size, series_at
 from ..core.sites import Sites
 from ..evaluate.bases import Basis
 from ..features.features import EXACT, Features
@@ -817,3 +816,33 @@ def _turned(rows: Tensor, D: Tensor) -> Tensor:
     cos, sin = rows.chunk(2)
     real, imaginary = D.real[:, None], D.imag[:, None]
     return torch.cat([real * cos - imaginary * sin, imaginary * cos + real * sin])
+
+
+def convolved(F: Tensor, spectrum: Tensor, slab: int = 1 << 16) -> Tensor:
+    """Coefficients `[r, *shape]` times a Toeplitz matrix, given the spectrum `[*size]` of the circulant one around it.
+
+    On a CPU zeros are not transformed: one axis whole, then the others a slab of it at a time.
+
+    Args:
+        slab: how many numbers are transformed at once on a CPU, so that they stay in cache (benchmarks/lattice.py).
+    """
+    shape, size = F.shape[1:], spectrum.shape
+    if len(shape) == 1 or F.device.type != "cpu" or spectrum.numel() <= slab:
+        axes = tuple(range(1, F.ndim))
+        H = torch.fft.fftn(F, s=tuple(size), dim=axes).mul_(spectrum)
+        return torch.fft.ifftn(H, dim=axes)[tuple(slice(n) for n in (None, *shape))]
+    out, step = torch.empty_like(F), max(1, slab // math.prod(size[1:]))
+    inner = tuple(slice(n) for n in (None, *shape[1:]))
+    for into, row in zip(out, F, strict=True):
+        G = torch.fft.fft(row, n=size[0], dim=0)
+        for start in range(0, size[0], step):
+            cut = slice(start, start + step)
+            H = G[cut]
+            for axis in range(len(shape) - 1, 0, -1):
+                H = torch.fft.fft(H, n=size[axis], dim=axis)
+            H.mul_(spectrum[cut])
+            for axis in range(1, len(shape)):
+                H = torch.fft.ifft(H, dim=axis).narrow(axis, 0, shape[axis])
+            G[cut] = H[inner]
+        into.copy_(torch.fft.ifft(G, dim=0)[: shape[0]])
+    return out

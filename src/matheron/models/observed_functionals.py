@@ -13,8 +13,7 @@ from torch import Tensor
 from ..core.checks import ArrayLike, Names, as_noise, as_tensor, check_names, common_names, level_outside, names_of
 from ..core.functionals import Functionals, Observed
 from ..kernels import Kernel, coupled_diagonal
-from ..kernels.averaged import averages_in_closed_form
-from ..kernels.covariances import least_smoothness
+from ..kernels.covariances import averages_in_closed_form, least_smoothness
 from .means import ConstantMean, LinearMean, Mean
 from .observations import Averaging, Observations, is_observable
 from .observe import QuadratureWarning, stack

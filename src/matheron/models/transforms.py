@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..core.boxes import Sobol
 from ..core.checks import ArrayLike, as_array, as_tensor, positive
 from ..core.jacobian import jacobian
-from ..core.modes import Sobol, transformed
+from ..core.modes import transformed
 from ..core.own_function import OwnFunction
 from ..core.value import Parts, Value
 

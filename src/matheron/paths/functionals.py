@@ -23,7 +23,7 @@ from ..evaluate import (
     values_and_gradients,
 )
 from ..kernels import Kernel
-from ..kernels.averaged import Averaged
+from ..kernels.covariances import Averaged
 from ..models.observations import Observations, is_observable
 from ..models.observed_functionals import as_functionals, by_quadrature, check_observed, check_outputs, moved_inside
 from ..models.transforms import Transform

@@ -21,7 +21,7 @@ from ..core.sites import Sites
 from ..core.value import Json
 from ..evaluate import Record, Recorder, inner_points, values, values_and_gradients
 from ..features import Features, FeatureSpec, feature_spec
-from ..kernels.averaged import averages_in_closed_form
+from ..kernels.covariances import averages_in_closed_form
 from ..models.likelihoods import __all__ as LIKELIHOODS
 from ..models.means import Mean
 from ..models.observations import Observations, as_observations, is_observable

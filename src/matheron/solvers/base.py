@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib import import_module
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..core.engines import load_engines
 from ..core.functionals import Observed
 from ..kernels import Kernel
 from .operator import Operator, memory_of
@@ -188,6 +188,17 @@ class Auto(Solver[State]):
 
     def solve(self, state: State, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
         return state.solve(b, guess)
+
+
+# The engines by name: packages that add solvers, features or evaluators when they are imported. `draw` imports
+# all of them; a process into which paths come from a pickle has not.
+ENGINES = ("matheron.lattice",)
+
+
+def load_engines() -> None:
+    """Import every engine, so that what it adds is there."""
+    for name in ENGINES:
+        import_module(name)
 
 
 def as_solver(solver: str | Solver, progress: bool = False) -> Solver:

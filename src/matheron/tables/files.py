@@ -175,7 +175,7 @@ def pandas() -> ModuleType:
         import pandas
         import pyarrow  # noqa: F401
     except ImportError as error:
-        from ..core.extras import missing_extra
+        from ..core.checks import missing_extra
 
         raise missing_extra("tables need pandas and pyarrow", "tables", error) from error
     return pandas

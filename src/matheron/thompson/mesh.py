@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core.modes import Sobol
+from ..core.boxes import Sobol
 
 
 def sobol_net(d: int, generator: torch.Generator) -> Sobol:

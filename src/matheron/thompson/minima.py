@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from ..core.boxes import as_box
+from ..core.boxes import Sobol, as_box
 from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, many
-from ..core.modes import Sobol
 from ..core.progress import progress_bar
 from ..paths import AbstractFunctions, AbstractPaths, EnsemblePaths, require_functions
 from .mesh import next_points, sobol_net

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import as_count, as_seed
-from ..core.extras import missing_extra
+from ..core.checks import as_count, as_seed, missing_extra
 from ..drawing import draw
 from ..paths import Paths
 from .branches import Branches

@@ -33,7 +33,7 @@ def make_server(port: int = 0) -> tuple[Server, str]:
         from bokeh.server.server import Server
         from tornado.web import ErrorHandler
     except ModuleNotFoundError as error:
-        from ...core.extras import missing_extra
+        from ...core.checks import missing_extra
 
         raise missing_extra("the playground needs Bokeh", "playground", error) from None
     from .page import add_page

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ...core.checks import ArrayLike, Random, as_count, as_generator
-from ...core.extras import missing_extra
+from ...core.checks import ArrayLike, Random, as_count, as_generator, missing_extra
 from ...core.sites import Sites
 from ...models import ExactGP
 from ...models.libraries import describe
