@@ -128,16 +128,16 @@ def comparisons(records: Sequence[Mapping[str, Any]]) -> Table:
 def against_weight_space(records: Sequence[Mapping[str, Any]]) -> Table:
     """Decoupled draws against weight-space ones with as many basis functions: pairs, and runs that found the basin."""
     ends, lines = regrets(records), []
-    for d, method, _, ell in sorted(key for key in ends if key[1:3] == ("decoupled", "sobol")):
-        ours, theirs = ends[d, method, "sobol", ell], ends.get((d, "weight-space", "cosine", ell), {})
+    for d, _, kind, ell in sorted((key for key in ends if key[1] == "decoupled"), key=lambda key: (key[2], *key)):
+        ours, theirs = ends[d, "decoupled", kind, ell], ends.get((d, "weight-space", "cosine", ell), {})
         x = differences(ours, theirs)
         if len(x) > 1:
             found = [sum(of[i] < FOUND for i in set(ours) & set(theirs)) for of in (ours, theirs)]
             error = float(x.std()) / math.sqrt(len(x))
-            lines.append((d, ell, len(x), *found, float(x.mean()), error, permutation_test(x)))
+            lines.append((kind, d, ell, len(x), *found, float(x.mean()), error, permutation_test(x)))
     title = "Decoupled against weight-space draws with as many basis functions: log10 of the regret's ratio, by task"
-    columns = ["d", "ell", "pairs", "found, decoupled", "found, weight-space", "mean", "standard error", "p"]
-    return Table(title, columns, lines)
+    columns = ["features", "d", "ell", "pairs", "found, decoupled", "found, weight-space"]
+    return Table(title, [*columns, "mean", "standard error", "p"], lines)
 
 
 def report(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Report:

@@ -52,14 +52,14 @@ TOGETHER = 32
 def cases(settings: Settings) -> list[Row]:
     """A case is a strategy in a number of dimensions; those of function draws also have a number of features.
 
-    Decoupled draws have the paper's cosines, which their case names, or Sobol frequencies.
+    Decoupled draws have the paper's cosines or frequencies by leverage, which their case names, or Sobol frequencies.
     """
     out: list[Row] = []
     for d in settings["dims"]:
         out += [{"d": d, "method": method, "ell": None} for method in ("random", "DIRECT", "function-space")]
         for ell in settings["num_features"]:
             out += [{"d": d, "method": method, "ell": ell} for method in ("weight-space", "decoupled")]
-            out.append({"d": d, "method": "decoupled", "ell": ell, "features": "cosine"})
+            out += [{"d": d, "method": "decoupled", "ell": ell, "features": kind} for kind in ("cosine", "leverage")]
     few = {"d": settings["dims"][1], "method": "decoupled", "ell": settings["num_features"][0], "features": "cosine"}
     return out + [{**few, "kappa": kappa} for kappa in _KAPPAS]
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The paper's curves, and decoupled draws with Sobol frequencies beside the paper's cosines.
-METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled", "decoupled, Sobol")
+# The paper's curves, and decoupled draws with other frequencies beside the paper's cosines.
+EXTENSIONS = {"sobol": "decoupled, Sobol", "leverage": "decoupled, leverage"}
+METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled", *EXTENSIONS.values())
 PAPER = METHODS[:5]
 # Where a strategy has found the minimum to within this, logarithms say no more.
 FLOOR = 1e-6
@@ -40,8 +41,8 @@ def flat(records: Rows) -> list[Row]:
 
 def name(case: Mapping[str, Cell]) -> str:
     """What a case's strategy is called: the paper's decoupled draws have cosines."""
-    sobol = case["method"] == "decoupled" and case.get("features", "sobol") == "sobol"
-    return "decoupled, Sobol" if sobol else case["method"]
+    method = str(case["method"])
+    return EXTENSIONS.get(str(case.get("features", "sobol")), method) if method == "decoupled" else method
 
 
 def report(records: Rows, settings: Settings) -> Report:
@@ -106,9 +107,9 @@ def run_times(axis: Axes, rows: Rows) -> None:
 
 
 def _style(method: str) -> Row:
-    from .style import DECOUPLED, EXACT, EXACT_POSTERIOR, FRESH, SPARSE, WEIGHT_SPACE
+    from .style import DECOUPLED, EXACT, EXACT_POSTERIOR, FRESH, SPARSE, UPDATE, WEIGHT_SPACE
 
-    colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED, SPARSE)
-    lines = (":", "--", "-.", "-", "-", "--")
+    colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED, SPARSE, UPDATE)
+    lines = (":", "--", "-.", "-", "-", "--", (0, (5, 1, 1, 1)))
     i = METHODS.index(method)
     return {"label": method, "color": colors[i], "linestyle": lines[i]}
