@@ -416,7 +416,7 @@ CLAIMS: dict[str, list[Claim]] = {
         ("a step of {1.25} lengthscales", lambda: (1 / 4) / math.sqrt(4 / 100)),
         ("LOVE gains a factor of {2.3}", lambda: love(4, 16, "LOVE") / love(4, 625, "LOVE")),
         (
-            "with 4096 features LOVE is ahead at d = 2 and n = 1024, by {5} percent",
+            "with 4096 features at d = 2 and n = 1024, LOVE is ahead by {5} percent",
             lambda: [100 * (1 - over) for _, over in love_over_decoupled() if over < 1],
         ),
         (
