@@ -689,7 +689,8 @@ CLAIMS: dict[str, list[Claim]] = {
             )
         ),
         (
-            "in {14} runs against {6} with 4096 features and {9} with 16384. This may be chance (p = {0.18} and {0.23})",
+            "in {14} runs against {6} with 4096 features and {9} with 16384. This may be chance"
+            " (p = {0.18} and {0.23})",
             lambda: [
                 basins(8, 4096)["found, weight-space"],
                 *(basins(8, ell)["found, decoupled"] for ell in ELL[1:]),
@@ -714,8 +715,8 @@ CLAIMS: dict[str, list[Claim]] = {
             ],
         ),
         (
-            "at d = 8 are {0.51}, {0.56} and {0.55} with 1024, 4096 and 16384 Sobol features. With as many cosines they are"
-            " {0.28}, {0.54} and {0.53}",
+            "at d = 8 are {0.51}, {0.56} and {0.55} with 1024, 4096 and 16384 Sobol features. With as many cosines"
+            " they are {0.28}, {0.54} and {0.53}",
             lambda: [ends("paper", 8, method, ell) for method in (SOBOL, "decoupled") for ell in ELL],
         ),
         ("of {2.0} in regret at d = 8 (p = {0.15})", lambda: factor(8, "decoupled sobol 4096")),
