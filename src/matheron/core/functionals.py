@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .checks import Names, as_array, as_names, common_names, many
 from .jacobian import derivative_along
+from .modes import transformed
 from .sites import Sites, joined_sites
 from .value import Json, Value
 
@@ -262,12 +263,16 @@ class Functionals(Value):
 
     def of_parts(self, observed: Callable[[Functionals], Tensor]) -> Tensor:
         """The sums `[.., n]` over each row's atoms of what `observed` makes of the atoms of each kind, `[.., m]`."""
+        parts, N = self.parts(), len(self.weights)
+        index = torch.arange(N, device=self.weights.device)
+        if len(parts) == 1:
+            return self.summed(observed(self if self.alone else self.atoms(slice(None), index)))
         total = None
-        for _, at in self.parts():
-            index = torch.arange(len(self.weights), device=self.weights.device)[at]
-            part = observed(self.atoms(at, torch.arange(len(index), device=index.device)))
-            total = part.new_zeros(*part.shape[:-1], len(self.weights)) if total is None else total
-            total = total.index_copy(-1, index, part)
+        for order, at in parts:
+            atoms = self.atoms(at, index[: len(index[at])])
+            part = observed(atoms.replaced(directions=atoms.directions[:, :order]))
+            total = part.new_empty(*part.shape[:-1], N) if total is None else total
+            total[..., at] = part
         assert total is not None
         return self.summed(total)
 
@@ -292,19 +297,20 @@ class Functionals(Value):
         """L of cos(theta . x) and sin(theta . x) for k frequencies, `[n, 2 k]`; their values at points `[p, d]` are
         waves_at, `[p, 2 k]`."""
         each, place = self.distinct()
-        waves, theta = waves_at(each.points), theta.to(self.points)
-        k, total = len(theta), waves.new_empty(len(self.weights), waves.shape[1])
+        waves, theta = waves_at(each.points).unflatten(1, (2, -1)), theta.to(self.points)  # [p, 2, k], [k, d]
+        waves = waves if len(waves) == len(self.weights) else waves[place]
+        total = torch.empty_like(waves)  # [N, 2, k]
         for order, at in self.parts():
-            here = place[at]
-            cos, sin = waves[here, :k], waves[here, k:]
-            factor = self.weights[at, None]
+            factor, part = self.weights[at, None], waves[at]
             for u in self.directions[at, :order].unbind(1):
                 factor = factor * (u @ theta.mT)  # [m, k]
             if self.sides is not None:
                 factor = factor * averages_of_waves(theta, self.sides[at])
-            cos, sin = [(cos, sin), (-sin, cos), (-cos, -sin)][order]
-            total[at, :k], total[at, k:] = cos * factor, sin * factor
-        return total if self.alone else self.summed(total.mT).mT
+            if order == 1:  # cos' = -sin, sin' = cos
+                total[at, 0], total[at, 1] = (part[:, 1] * factor).neg_(), part[:, 0] * factor
+            else:
+                total[at] = part * (factor if order == 0 else -factor)[:, None]
+        return self.summed(total.flatten(1).mT).mT
 
     def of_gradients(self, f: Tensor, df: Tensor) -> Tensor:
         """L f `[s, n]` of functions with values f `[s, N, t]` and gradients df `[s, N, t, d]` at the atoms, or with
@@ -376,10 +382,21 @@ class Functionals(Value):
 def averages_of_waves(theta: Tensor, sides: Tensor) -> Tensor:
     """prod_i sin(theta_i w_i / 2) / (theta_i w_i / 2), by which averages over boxes with sides w `[.., n, d]` shrink
     waves with frequencies theta `[.., f, d]`: `[.., n, f]`."""
-    each = [
-        torch.sinc(sides[..., :, None, i] * (theta[..., None, :, i] / (2 * torch.pi))) for i in range(theta.shape[-1])
-    ]
-    return functools.reduce(torch.mul, each)
+    return functools.reduce(torch.mul, map(_average_of_waves, theta.unbind(-1), sides.unbind(-1)))
+
+
+def _average_of_waves(theta: Tensor, w: Tensor) -> Tensor:
+    """The same of one coordinate, `[.., f], [.., n] -> [.., n, f]`."""
+    if transformed() or w.requires_grad or theta.requires_grad:
+        return torch.sinc(w[..., None] * (theta[..., None, :] / (2 * torch.pi)))
+    place = None
+    if w.numel() == w.shape[-1]:  # sides that repeat themselves, as those of a raster's cells do, are computed once
+        distinct, place = w.flatten().unique(return_inverse=True)
+        w, place = (distinct, place) if 2 * len(distinct) <= w.numel() else (w, None)
+    half = w[..., None] * (theta[..., None, :] / 2)
+    half.masked_fill_(half == 0, torch.finfo(half.dtype).tiny)  # where sin(x) / x is one
+    shrunk = half.sin().div_(half)  # takes a third of the time of torch.sinc
+    return shrunk if place is None else shrunk[..., place, :]
 
 
 def _padded(directions: Tensor, most: int) -> Tensor:

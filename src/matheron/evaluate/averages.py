@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -50,10 +49,10 @@ class AveragedWaves(CutBasis):
 
     def values(self, x: Tensor) -> Tensor:
         d = x.shape[-1] // 2
+        waves = self.waves.values(x[..., :d])
         shrunk = averages_of_waves(self.waves.frequencies.to(x), x[..., d:])
-        if isinstance(self.waves, Pairs):
-            shrunk = torch.cat([shrunk, shrunk], dim=-1)
-        return self.waves.values(x[..., :d]) * shrunk
+        each = waves.unflatten(-1, (-1, shrunk.shape[-1]))  # cosines and sines of each frequency, or cosines alone
+        return (each * shrunk[..., None, :]).flatten(-2)
 
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         f, df = jacobian(lambda at: self.weighted(at, W).mT, x)  # [B, n, r], [B, n, r, 2 d]

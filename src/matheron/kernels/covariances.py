@@ -55,50 +55,68 @@ def _of_functionals(kernel: Kernel, a: Functionals, b: Functionals, most_numbers
     return torch.cat([_of_functionals(kernel, *each, most_numbers) for each in halves], dim=1)
 
 
+class _Atoms(NamedTuple):
+    """Weighted atoms that are all points, or all boxes, and derivatives of one order along `directions`."""
+
+    at: slice | Tensor  # which atoms of the functionals they are
+    x: Tensor
+    outputs: Tensor | None
+    directions: tuple[Tensor, ...]
+    weights: Tensor | None  # None where all are one
+
+
+def _atoms(f: Functionals) -> list[_Atoms]:
+    """Sort the atoms by what they are."""
+    outputs, found = f.sites.outputs, []
+    for order, at in f.parts():
+        box = f.sides is not None and bool((f.sides[at] != 0).any())
+        weights = f.weights[at]
+        found.append(
+            _Atoms(
+                at,
+                (f.boxes if box else f.points)[at],
+                None if outputs is None else outputs[at],
+                f.directions[at, :order].unbind(1),
+                weights if bool((weights != 1).any()) else None,
+            )
+        )
+    return found
+
+
 def _of_atoms(kernel: Kernel, a: Functionals, b: Functionals) -> Tensor:
     """Compute the covariance `[N, M]` of weighted atoms in newly allocated memory."""
-    rows, columns = a.parts(), b.parts()
+    rows = _atoms(a)
+    columns, d = rows if b is a else _atoms(b), a.input_dim
     if len(rows) == len(columns) == 1:
-        return _of_orders(kernel, a, b, rows[0][0], columns[0][0])
-    left, right = [_atoms(a, at) for _, at in rows], [_atoms(b, at) for _, at in columns]
-    blocks: dict[tuple[int, int], Tensor] = {}
-    for i, (order, _) in enumerate(rows):
-        for j, (other, _) in enumerate(columns):
-            known = blocks[j, i].mT if a is b and j < i else None
-            blocks[i, j] = _of_orders(kernel, left[i], right[j], order, other) if known is None else known
-    if not blocks:
-        return a.points.new_zeros(len(a.weights), len(b.weights))
-    out = blocks[0, 0].new_empty(len(a.weights), len(b.weights))
-    for (i, j), block in blocks.items():
-        at, to = rows[i][1], columns[j][1]
-        if isinstance(at, slice) or isinstance(to, slice):
-            out[at, to] = block
-        else:
-            out[at[:, None], to] = block
+        return _between(kernel, d, rows[0], columns[0])
+    out = a.points.new_empty(len(a.weights), len(b.weights))
+    for i, left in enumerate(rows):
+        for j, right in enumerate(columns):
+            if columns is not rows or i <= j:
+                block = _between(kernel, d, left, right)
+                _write(out, left.at, right.at, block)
+                if columns is rows and i < j:
+                    _write(out, right.at, left.at, block.mT)
     return out
 
 
-def _atoms(functionals: Functionals, index: slice | Tensor) -> Functionals:
-    """Select some of the atoms; each becomes a row."""
-    each = torch.arange(len(functionals.weights), device=functionals.weights.device)[index]
-    return functionals.atoms(index, torch.arange(len(each), device=each.device))
+def _write(out: Tensor, rows: slice | Tensor, columns: slice | Tensor, block: Tensor) -> None:
+    several = isinstance(rows, Tensor) and isinstance(columns, Tensor)
+    out[rows[:, None] if several else rows, columns] = block
 
 
-def _of_orders(kernel: Kernel, a: Functionals, b: Functionals, order: int, other: int) -> Tensor:
-    """Compute the covariance of atoms that are all derivatives of these orders."""
-    (x, i), (z, j) = (a.boxes, a.sites.outputs), (b.boxes, b.sites.outputs)
-    if a.sides is not None or b.sides is not None:
-        kernel = Averaged(kernel, a.input_dim)
-    left, right = a.directions[:, :order].unbind(1), b.directions[:, :other].unbind(1)
-    if i is None or j is None:
-        K = kernel.derivative(x, z, left, right)
+def _between(kernel: Kernel, input_dim: int, a: _Atoms, b: _Atoms) -> Tensor:
+    """Compute the covariance of atoms of one kind and atoms of another."""
+    if max(a.x.shape[1], b.x.shape[1]) > input_dim:  # boxes
+        kernel = Averaged(kernel, input_dim)
+    if a.outputs is None or b.outputs is None:
+        K = kernel.derivative(a.x, b.x, a.directions, b.directions)
     else:
-        pairs = [(B, k.derivative(x, z, left, right)) for B, k in kernel.coupled()]
-        K = functools.reduce(torch.add, (D if B is None else D * B[i[:, None], j] for B, D in pairs))
-    for weights in (a.weights[:, None], b.weights):
-        if bool((weights != 1).any()):
-            K = K * weights
-    return K
+        i, j = a.outputs[:, None], b.outputs
+        pairs = [(B, k.derivative(a.x, b.x, a.directions, b.directions)) for B, k in kernel.coupled()]
+        K = functools.reduce(torch.add, (D if B is None else D * B[i, j] for B, D in pairs))
+    K = K if a.weights is None else K * a.weights[:, None]
+    return K if b.weights is None else K * b.weights
 
 
 def functional_diagonal(kernel: Kernel, f: Functionals, at_once: int = 256) -> Tensor:
@@ -146,10 +164,6 @@ class AxisFactor(NamedTuple):
     derivative: Callable[[Tensor, int], Tensor]
     least: Tensor
 
-    def at(self, u: Tensor, order: int) -> Tensor:
-        """The derivative of some order of k at u."""
-        return self.derivative(u * self.rate, order) * self.rate**order
-
 
 class ProductOfFactors(NamedTuple):
     """variance * prod_i k_i(u_i), where None is a factor of one."""
@@ -196,15 +210,14 @@ def _factor(kernel: Kernel) -> AxisFactor | None:
 
 def _gaussian(s: Tensor, order: int) -> Tensor:
     """The derivative of exp(-s^2 / 2): an error function below order 0, a Hermite polynomial times it above."""
-    root = math.sqrt(math.pi / 2)
-    if order == -2:
-        return root * s * torch.erf(s / math.sqrt(2)) + (-0.5 * s * s).exp()
-    if order == -1:
-        return root * torch.erf(s / math.sqrt(2))
+    root, bell = math.sqrt(math.pi / 2), (s * s).mul_(-0.5).exp_() if order != -1 else s
+    if order < 0:
+        below = torch.erf(s * math.sqrt(0.5))
+        return root * below if order == -1 else torch.addcmul(bell, s, below, value=root)
     before, hermite = torch.zeros_like(s), torch.ones_like(s)
     for n in range(order):
         before, hermite = hermite, s * hermite - n * before
-    return (-1) ** order * hermite * (-0.5 * s * s).exp()
+    return (-1) ** order * hermite * bell
 
 
 def _matern(p: int, s: Tensor, order: int) -> Tensor:
@@ -331,32 +344,50 @@ def _distinct(side: Side) -> tuple[Side, Tensor | None]:
     x, w = side
     if x.ndim > 1 or w is None or transformed() or x.requires_grad or w.requires_grad:
         return side, None
-    both, place = torch.stack([x, w], dim=1).unique(dim=0, return_inverse=True)
-    return ((both[:, 0], both[:, 1]), place) if 2 * len(both) <= len(x) else (side, None)
+    centres, place = x.unique(return_inverse=True)
+    if 2 * len(centres) > len(x):
+        return side, None
+    sides = torch.empty_like(centres).index_copy_(0, place, w)
+    return ((centres, sides), place) if bool((sides[place] == w).all()) else (side, None)
 
 
 def _averaged(factor: AxisFactor, order: int, x: Tensor, w: Tensor | None, z: Tensor, v: Tensor | None) -> Tensor:
-    """The same of all intervals."""
-    u = x[..., :, None] - z[..., None, :]
-    (left, wide_x), (right, wide_z) = _shifts(factor, w), _shifts(factor, v)
-    orders = order - wide_x[..., :, None].long() - wide_z[..., None, :].long()
-    total = torch.zeros_like(u)
-    known = orders.unique().tolist() if orders.numel() else []
-    for (a, weight), (b, other) in itertools.product(left, right):
-        at = u + a[..., :, None] + b[..., None, :]
-        value = factor.at(at, known[0]) if known else at
-        for each in known[1:]:
-            value = torch.where(orders == each, factor.at(at, each), value)
-        total = total + value * weight[..., :, None] * other[..., None, :]
-    return total
+    """The same of all intervals, by differences in units of 1 / rate."""
+    between = (x[..., :, None] - z[..., None, :]) * factor.rate
+    left, right = _shifts(factor, w), _shifts(factor, v)
+    orders = {order - a - b for a in left.counts for b in right.counts}
+    total = None
+    for shift, weight in left.parts:
+        from_x = between if shift is None else between + shift[..., :, None]
+        for other_shift, other in right.parts:
+            s = from_x if other_shift is None else from_x + other_shift[..., None, :]
+            if len(orders) == 1:
+                value = factor.derivative(s, *orders)
+            else:
+                each = order - left.wide[..., :, None].long() - right.wide[..., None, :].long()
+                value = sum((torch.where(each == m, factor.derivative(s, m), 0.0) for m in orders), torch.zeros_like(s))
+            value = value if weight is None else value * weight[..., :, None]
+            value = value if other is None else value * other[..., None, :]
+            total = value if total is None else total + value
+    assert total is not None
+    return total * factor.rate**order if order else total
 
 
-def _shifts(factor: AxisFactor, w: Tensor | None) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """S_w as a weighted sum of shifts, and whether of the antiderivative."""
+class _Shifts(NamedTuple):
+    """S_w as a weighted sum of shifts, in units of 1 / rate: pairs of a shift and its weight; None is 0, and 1.
+
+    `wide` says of which intervals the antiderivative is taken, and `counts` whether it is of all, some or none.
+    """
+
+    parts: list[tuple[Tensor | None, Tensor | None]]
+    wide: Tensor
+    counts: set[int]
+
+
+def _shifts(factor: AxisFactor, w: Tensor | None) -> _Shifts:
     if w is None:
-        one = factor.rate.new_ones(1)
-        return [(torch.zeros_like(one), one)], one < 0
-    wide = w >= factor.least
-    shift = torch.where(wide, w / 2, w / math.sqrt(12))
-    weight = 1 / torch.where(wide, w, 1.0)
-    return [(shift, torch.where(wide, weight, 0.5)), (-shift, torch.where(wide, -weight, 0.5))], wide
+        return _Shifts([(None, None)], torch.zeros(1, dtype=torch.bool, device=factor.rate.device), {0})
+    wide, w = w >= factor.least, w * factor.rate
+    shift, weight = torch.where(wide, w / 2, w / math.sqrt(12)), 1 / torch.where(wide, w, 2.0)
+    parts: list[tuple[Tensor | None, Tensor | None]] = [(shift, weight), (-shift, torch.where(wide, -weight, weight))]
+    return _Shifts(parts, wide, {int(wide.any()), int(wide.all())})

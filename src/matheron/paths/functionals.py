@@ -121,12 +121,16 @@ def functionals_of_record(record: Record, sites: Functionals) -> Tensor:
             return some.own(values(record, some.points[None])).mT  # [m, s]
 
         return sites.features(at).mT
-    each, place = sites.distinct()
-    if not sites.order:
-        f = values(record, each.points[None])[:, place]
-        return sites.of_gradients(f, f[..., None])
-    f, df = values_and_gradients(record, each.points[None])
-    return sites.of_gradients(f[:, place], df[:, place])
+
+    def of_order(part: Functionals) -> Tensor:
+        each, place = part.distinct()
+        if not part.order:
+            f = values(record, each.points[None])[:, place]
+            return part.of_gradients(f, f[..., None])
+        f, df = values_and_gradients(record, each.points[None])
+        return part.of_gradients(f[:, place], df[:, place])
+
+    return sites.of_parts(of_order)
 
 
 def functional_terms(kernel: Kernel, sites: Functionals, v: Tensor) -> list[WeightedSum]:
