@@ -101,8 +101,9 @@ def _of_atoms(kernel: Kernel, a: Functionals, b: Functionals) -> Tensor:
 
 
 def _write(out: Tensor, rows: slice | Tensor, columns: slice | Tensor, block: Tensor) -> None:
-    several = isinstance(rows, Tensor) and isinstance(columns, Tensor)
-    out[rows[:, None] if several else rows, columns] = block
+    if isinstance(rows, Tensor) and isinstance(columns, Tensor):
+        rows = rows[:, None]
+    out[rows, columns] = block
 
 
 def _between(kernel: Kernel, input_dim: int, a: _Atoms, b: _Atoms) -> Tensor:
