@@ -24,8 +24,8 @@ from ..kernels.base import squared_distance
 # block. With half or twice as many, 64 paths of 32,768 features take the same time within 6% (benchmarks/peers.py,
 # sweep of ell).
 LARGEST_WIDTH = 1 << 13
-# If each path has its own basis and there are few points, bases are evaluated together up to this many numbers. With
-# half or twice as many, calls take the same time within 5%.
+# Where there are few points, bases are evaluated whole, and those of several paths together, up to this many numbers.
+# With half or twice as many, calls take the same time within 5%.
 LARGEST_BATCH = 1 << 21
 
 
@@ -62,12 +62,29 @@ class Basis(Value):
     def weighted_with_gradient(self, x: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         """The sums `[B, r, n]` and their gradients in x `[B, r, n, d]`; not for autograd."""
 
+    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
+        """The basis in pieces of at most `width` functions, and which weights go with each."""
+        raise NotImplementedError
+
     def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Sums:
-        """`weighted`, or `weighted_with_gradient`."""
-        return self.weighted_with_gradient(x, W) if gradient else self.weighted(x, W)
+        """`weighted`, or `weighted_with_gradient`, piece by piece where there are many functions."""
+        if self.size <= max(self.width, LARGEST_BATCH // max(1, x.numel())):
+            return self.weighted_with_gradient(x, W) if gradient else self.weighted(x, W)
+        total = None
+        for piece, columns in self.pieces(self.width):
+            with frame():
+                total = add(total, piece.sums(x, W[..., columns], gradient))
+        assert total is not None
+        return total
 
     def vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_r G_r times the gradient of the sums: `[B, n, d], [B, r, c], [B, r, n] -> [B, n, d]`, without a graph."""
+        if self.size > max(self.width, LARGEST_BATCH // max(1, x.numel())):  # as for `sums`
+            total = torch.zeros_like(x)
+            for piece, columns in self.pieces(self.width):
+                with frame():
+                    total += piece.vjp(x, W[..., columns], G)
+            return total
         if len(x) == len(W) == 1:
             return self._shared_vjp(x, W, G) if W.shape[1] > 1 else self._slope(x, W[0, 0]) * G.mT
         _, df = self.weighted_with_gradient(x, W)  # [B, r, n, d]
@@ -114,34 +131,11 @@ class Basis(Value):
 
 
 class CutBasis(Basis):
-    """A basis that can be cut into pieces: no block holds more than this many of its functions at a point."""
+    """A basis that is cut into `pieces` where there are many functions and points."""
 
     @property
     def width(self) -> int:
         return min(self.size, LARGEST_WIDTH)
-
-    @abstractmethod
-    def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
-        """The basis in pieces of at most `width` functions, and which weights go with each."""
-
-    def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Sums:
-        if self.size <= LARGEST_WIDTH:
-            return super().sums(x, W, gradient)
-        total = None
-        for piece, columns in self.pieces(LARGEST_WIDTH):
-            with frame():
-                total = add(total, piece.sums(x, W[..., columns], gradient))
-        assert total is not None
-        return total
-
-    def vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        if self.size <= LARGEST_WIDTH:
-            return super().vjp(x, W, G)
-        total = torch.zeros_like(x)
-        for piece, columns in self.pieces(LARGEST_WIDTH):
-            with frame():
-                total += piece.vjp(x, W[..., columns], G)
-        return total
 
 
 class Pairs(CutBasis):
