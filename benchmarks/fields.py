@@ -15,7 +15,7 @@
 (d) `workers`: maps (mean, deviation, quantiles, a probability) of 16 fields on 2048 x 2048 cells, computed and written
     to Zarr by a Dask cluster of one worker and of two, one thread each.
 (e) `rates`: what one core evaluates, in CPU seconds, which other work on the machine disturbs little: the rates that
-    docs/scaling.md reasons from.
+    docs/results/scaling.md reasons from.
 """
 
 from __future__ import annotations

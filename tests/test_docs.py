@@ -36,7 +36,7 @@ LONG = {  # `make test-slow` runs them
     *(str(page.relative_to(ROOT)) for page in (ROOT / "docs/gallery").glob("*.md")),
     "docs/travel.md",
     *(f"docs/tutorials/{page}.md" for page in ("fields", "control", "optuna", "dynamics")),
-    *(f"docs/tutorials/{page}.md" for page in ("botorch", "gpytorch", "large-data", "geostatistics")),
+    *(f"docs/tutorials/{page}.md" for page in ("botorch", "gpytorch", "geostatistics")),
 }
 PAGES_WITH_CODE = [
     pytest.param(page, marks=[pytest.mark.slow] if str(page.relative_to(ROOT)) in LONG else [])

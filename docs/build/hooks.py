@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from public import expanded
 
 import matheron
 
+DOCS = Path(__file__).parent.parent
+
 
 def on_config(config: Any) -> Any:
     """Each page says of which version it is."""
@@ -22,19 +25,30 @@ def on_config(config: Any) -> Any:
 
 
 def thumbnails(markdown: str) -> str:
-    """The gallery with its lists of pages as pictures that lead to these pages."""
+    """A page with its lists of links to the gallery as pictures that lead to these pages."""
 
     def grid(found: re.Match[str]) -> str:
         links = re.findall(r"- \[([^\]]+)\]\(gallery/([\w-]+)\.md\)", found[0])
-        cells = [
-            f'<a href="gallery/{name}.html">'
-            f'<img src="gallery/figures/gallery-{name}.png" alt="" loading="lazy">{title}</a>'
-            for title, name in links
-        ]
-        return '<div class="gallery">' + "".join(cells) + "</div>\n"
+        return (
+            '<div class="gallery">'
+            + "".join(thumbnail(*link) for link in links)
+            + "</div>\n"
+        )
 
     return re.sub(
         r"(?:^- \[[^\]]+\]\(gallery/.*\n)+", grid, markdown, flags=re.MULTILINE
+    )
+
+
+def thumbnail(title: str, name: str) -> str:
+    """A picture with its title; of one with several panels side by side, the first are shown."""
+    picture = f"gallery/figures/gallery-{name}.png"
+    header = (DOCS / picture).read_bytes()[:24]
+    width, height = struct.unpack(">II", header[16:])  # where a PNG has them
+    wide = ' class="wide"' if width > 2 * height else ""
+    return (
+        f'<a href="gallery/{name}.html">'
+        f'<img{wide} src="{picture}" alt="" loading="lazy">{title}</a>'
     )
 
 
@@ -44,7 +58,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     Only `make docs` makes the notebooks, and sets MATHERON_NOTEBOOKS: without it there are no links.
     """
     source = page.file.src_uri
-    if source == "gallery.md":
+    if source in ("gallery.md", "index.md"):
         return thumbnails(markdown)
     if source.startswith("reference/"):
         return expanded(markdown)
