@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Extension, Object  # type: ignore[import-not-found]  # of the extra `docs`
 
 _EXAMPLE = re.compile(r"(?:^>>> .*\n?(?:^(?!\s*$).*\n?)*\s*?)+", re.MULTILINE)
 _SHARED = re.compile(
