@@ -181,6 +181,18 @@ def test_single_precision_has_its_digits():
     torch.testing.assert_close(wide.float()(LATER).double(), wide(LATER), atol=1e-3, rtol=0)
 
 
+def test_observations_of_every_kind_in_single_precision():
+    """Features are chosen with waves in single precision and factors of derivatives and averages in double."""
+    gap = observe.derivative(Z, (0, 1)) - 0.1 * observe.derivative(Z, 0)
+    mixture = [observe.value(X), gap, observe.mean(Z, Z + 0.2)]
+    y = torch.cat([Y, torch.zeros(12, dtype=DOUBLE)])
+    wide, narrow = (
+        draw(ExactGP(K.RBF(0.7), [part.to(dtype) for part in mixture], y.to(dtype), noise=1e-2), 3, seed=0)
+        for dtype in (DOUBLE, torch.float32)
+    )
+    torch.testing.assert_close(narrow.mean(LATER).double(), wide.mean(LATER), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("features", ["cosine", "sobol"])
 def test_gradients_reach_hyperparameters(features: str):
     def total(lengthscale: float) -> tuple[Tensor, Tensor]:

@@ -126,10 +126,8 @@ def weigh_coordinates(
     return weigh(Phi, weights).unflatten(1, (r, d)).transpose(2, 3)
 
 
-def add(total: Sums | None, part: Sums) -> Sums:
+def add(total: Sums, part: Sums) -> Sums:
     """Sums of tensors, or of (value, gradient) pairs; in place where no graph is kept."""
-    if total is None:
-        return part
     if isinstance(total, tuple):
         return _plus(total[0], part[0]), _plus(total[1], part[1])
     assert not isinstance(part, tuple)

@@ -306,6 +306,7 @@ class Functionals(Value):
                 factor = factor * (u @ theta.mT)  # [m, k]
             if self.sides is not None:
                 factor = factor * averages_of_waves(theta, self.sides[at])
+            factor = factor.to(waves)
             if order == 1:  # cos' = -sin, sin' = cos
                 total[at, 0], total[at, 1] = (part[:, 1] * factor).neg_(), part[:, 0] * factor
             else:

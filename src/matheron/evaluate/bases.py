@@ -73,7 +73,8 @@ class Basis(Value):
         total = None
         for piece, columns in self.pieces(self.width):
             with frame():
-                total = add(total, piece.sums(x, W[..., columns], gradient))
+                part = piece.sums(x, W[..., columns], gradient)
+                total = part if total is None else add(total, part)
         assert total is not None
         return total
 

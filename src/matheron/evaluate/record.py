@@ -160,7 +160,8 @@ def summed(terms: Sequence[PathTerm], x: Tensor, paths: Which, gradient: bool) -
     total = None
     for term in terms:
         with frame():
-            total = add(total, term.sums(x, paths, gradient))
+            part = term.sums(x, paths, gradient)
+            total = part if total is None else add(total, part)
     return total
 
 

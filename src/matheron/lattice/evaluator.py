@@ -64,7 +64,7 @@ class LatticeTransforms(Evaluator):
         for term, table in zip(terms, tables, strict=True):
             about = x if term.origin is None else x - term.origin
             part = self._shared(term, about, gradient) if table is None else _own(term, table, about, of, gradient)
-            total = add(total, part)
+            total = part if total is None else add(total, part)
         assert total is not None
         return total
 

@@ -13,8 +13,6 @@ much, the centres remain.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -77,13 +75,7 @@ def compressed(
 
 def with_compressed(prior: PriorPaths, sites: Sites, v: Tensor) -> list[PathTerm]:
     """The prior's terms with an update `[s, n]` in their weights."""
-    features = prior.features.to(torch.float64)
-    update = _update(features, sites.double(), v.double())
-    both = [
-        replace(term, weights=(term.weights.double() + more.weights).to(term.weights.dtype))
-        for term, more in zip(prior.feature_terms(), update, strict=True)
-    ]
-    return [*both, *([] if prior.kept is None else prior.kept.terms())]
+    return prior.terms([term.weights for term in _update(prior.features.double(), sites.double(), v.double())])
 
 
 def pays(features: Features, s: int, n: int, fewest: int = 64, num_points: int = 60_000, covariance: int = 150) -> bool:

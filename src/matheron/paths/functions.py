@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, Self, final, overload
 
 import numpy as np
 import torch
@@ -21,11 +22,22 @@ from ..evaluate import Record
 
 if TYPE_CHECKING:
     from .arithmetic import AbstractFunctions
-    from .estimates import Estimate
 
 Index = int | slice | Sequence[int] | Tensor
 # Indices of outputs, as in f[..., 0] and f[..., [2, 0]], and of paths and outputs, as in f[:8, ..., 0].
 OutputIndex = tuple[EllipsisType, Index] | tuple[Index, EllipsisType, Index]
+
+
+class Estimate(NamedTuple):
+    """A value and its standard error."""
+
+    value: Tensor
+    standard_error: Tensor
+
+    def sqrt(self) -> Estimate:
+        """The root of the value, whose standard error follows by the root's slope."""
+        root = self.value.sqrt()
+        return Estimate(root, self.standard_error / (2 * root))
 
 
 class PlacedFunctions(Value, ABC):
@@ -235,9 +247,7 @@ class EvaluableFunctions(PlacedFunctions):
         points = self._shared_points(x, "variance")
         if not samples:
             return self._variance(points).squeeze(-1)
-        from .estimates import estimated_variance
-
-        return estimated_variance(self, points)
+        return _estimated_variance(self, points)
 
     @overload
     def std(self, x: ArrayLike, *, samples: Literal[False] = False) -> Tensor: ...
@@ -390,3 +400,16 @@ def _picked(count: int, index: Index, what: str, device: torch.device | str = "c
     if len(chosen) == 0:
         raise IndexError(f"expected at least one {what} of {count}, got none")
     return chosen
+
+
+def _estimated_variance(f: EvaluableFunctions, x: Tensor) -> Estimate:
+    """The variance at points `[1, n, d]`, from the functions' values there: `[n]`, or `[n, t]` for several outputs."""
+    s = f.num_paths
+    if s < 2:
+        raise ValueError(f"samples: expected at least two paths, got {s}; draw more")
+    values = f._values(x)
+    try:
+        squares = (values - f._mean(x)).square()
+    except TypeError:  # the mean has no closed form, so the paths' own mean is used, which costs a degree of freedom
+        squares = (values - values.mean(0)).square() * (s / (s - 1))
+    return Estimate(squares.mean(0).squeeze(-1), (squares.std(0) / math.sqrt(s)).squeeze(-1))

@@ -108,25 +108,22 @@ class PriorPaths(Value):
     def num_bases(self) -> int:
         return self.features.num_bases
 
-    def terms(self) -> list[PathTerm]:
-        """Each basis with its weights times its amplitudes, and then what keeps the functions at points."""
-        merged: list[WeightedSum] = []
-        for term in self.feature_terms():
-            last = merged[-1] if merged else None
-            if last is not None and last.basis.same_functions(term.basis):  # one basis, with several couplings
-                merged[-1] = WeightedSum(last.basis, last.weights + term.weights, last.index, last.origin)
-            else:
-                merged.append(term)
-        return [*merged, *([] if self.kept is None else self.kept.terms())]
+    def terms(self, added: Sequence[Tensor] | None = None) -> list[PathTerm]:
+        """Each basis with its weights times its amplitudes, and then what keeps the functions at points.
 
-    def feature_terms(self) -> list[WeightedSum]:
-        """Each basis with its weights times its amplitudes."""
+        `added` are weights in float64, `[s, t, c]` for each basis, which are added to these.
+        """
         bases, sums = list(self.features.bases), []
-        for basis, w in zip(bases, self.w.split([basis.size for basis in bases], dim=-1), strict=True):
+        for i, (basis, w) in enumerate(zip(bases, self.w.split([basis.size for basis in bases], dim=-1), strict=True)):
             scales = basis.scales()
-            scales = scales if len(scales) == 1 else scales[self.basis_index]
-            sums.append(WeightedSum(basis, w * scales[:, None], self.basis_index, self.origin))
-        return sums
+            W = w * (scales if len(scales) == 1 else scales[self.basis_index])[:, None]
+            W = W if added is None else (W.double() + added[i]).to(W.dtype)
+            last = sums[-1] if sums else None
+            if last is not None and last.basis.same_functions(basis):  # one basis, with several couplings
+                sums[-1] = WeightedSum(last.basis, last.weights + W, last.index, last.origin)
+            else:
+                sums.append(WeightedSum(basis, W, self.basis_index, self.origin))
+        return [*sums, *([] if self.kept is None else self.kept.terms())]
 
     def sums(self, x: Tensor) -> Tensor:
         """The functions at inner points `[1, n, d]`: `[s, t, n]`."""
@@ -152,20 +149,17 @@ def observed_before(
 
     `update` has the terms of an update of the paths, and of their mean; `graph` says whether they are in a graph.
     """
-    s, t, origin = prior.num_paths, prior.num_outputs, prior.origin
-    of_paths, of_mean = update
+    (s, t, _), origin, (of_paths, of_mean) = prior.w.shape, prior.origin, update
     graph = graph or prior.requires_graph() or mean.requires_graph()
-    f = observed(Record(s, t, [*prior.terms(), *of_paths], mean, origin, graph), sites)
-    if of_mean:
-        return torch.cat([f, observed(Record(1, t, of_mean, mean, origin, graph), sites)])
-    return torch.cat([f, mean.at(sites)[None]])
-
-
-def observed(record: Record, sites: Observed) -> Tensor:
-    """The values, or the functionals, of a record's functions at sites of the model's own space: `[s, n]`."""
-    if isinstance(sites, Functionals):
-        return functionals_of_record(record, sites)
-    return sites.own(values(record, sites.points[None]))
+    records = [Record(s, t, [*prior.terms(), *of_paths], mean, origin, graph)]
+    records += [Record(1, t, of_mean, mean, origin, graph)] if of_mean else []
+    f = [
+        functionals_of_record(record, sites)
+        if isinstance(sites, Functionals)
+        else sites.own(values(record, sites.points[None]))
+        for record in records
+    ]
+    return torch.cat(f if of_mean else [*f, mean.at(sites)[None]])
 
 
 def prior_on(
