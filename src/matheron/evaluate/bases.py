@@ -63,29 +63,34 @@ class Basis(Value):
         """The sums `[B, r, n]` and their gradients in x `[B, r, n, d]`; not for autograd."""
 
     def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
-        """The basis in pieces of at most `width` functions, and which weights go with each."""
-        raise NotImplementedError
+        """The basis in pieces of at most `width` functions, and which weights go with each; whole if it has none."""
+        yield self, slice(None)
 
     def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Sums:
-        """`weighted`, or `weighted_with_gradient`, piece by piece where there are many functions."""
-        if self.size <= max(self.width, LARGEST_BATCH // max(1, x.numel())):
+        """`weighted`, or `weighted_with_gradient`, piece by piece where there are many functions and points."""
+        if self.size <= max(LARGEST_WIDTH, LARGEST_BATCH // max(1, x.numel())):
             return self.weighted_with_gradient(x, W) if gradient else self.weighted(x, W)
         total = None
-        for piece, columns in self.pieces(self.width):
+        for piece, columns in self.pieces(LARGEST_WIDTH):
             with frame():
-                part = piece.sums(x, W[..., columns], gradient)
+                w = W[..., columns]
+                part = piece.weighted_with_gradient(x, w) if gradient else piece.weighted(x, w)
                 total = part if total is None else add(total, part)
         assert total is not None
         return total
 
     def vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """sum_r G_r times the gradient of the sums: `[B, n, d], [B, r, c], [B, r, n] -> [B, n, d]`, without a graph."""
-        if self.size > max(self.width, LARGEST_BATCH // max(1, x.numel())):  # as for `sums`
-            total = torch.zeros_like(x)
-            for piece, columns in self.pieces(self.width):
-                with frame():
-                    total += piece.vjp(x, W[..., columns], G)
-            return total
+        if self.size <= max(LARGEST_WIDTH, LARGEST_BATCH // max(1, x.numel())):
+            return self._vjp(x, W, G)
+        total = torch.zeros_like(x)
+        for piece, columns in self.pieces(LARGEST_WIDTH):
+            with frame():
+                total += piece._vjp(x, W[..., columns], G)
+        return total
+
+    def _vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
+        """`vjp` of all functions together."""
         if len(x) == len(W) == 1:
             return self._shared_vjp(x, W, G) if W.shape[1] > 1 else self._slope(x, W[0, 0]) * G.mT
         _, df = self.weighted_with_gradient(x, W)  # [B, r, n, d]
