@@ -56,8 +56,7 @@ def thompson(greedy: bool = False, spread: float | None = 1.0, local: bool = Fal
     def make(cube: Cube, trial: Trial) -> Choose:
         from matheron.thompson import suggest
         from matheron.thompson.fitting import fitted
-        from matheron.thompson.greedy import graded
-        from matheron.thompson.region import side_after
+        from matheron.thompson.loop import graded, side_after
 
         generator = trial.generator("search")
         first: list[int] = []

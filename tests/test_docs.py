@@ -259,8 +259,8 @@ INSIDE = {
     "cli.playground.model", "cli.playground.page", "compare.bounds", "core.arena", "core.boxes", "dynamics.iterative",
     "evaluate.fused.product", "evaluate.own_points", "features.leverage", "features.quasi_random",
     "fields.drift", "fields.field_data", "kernels.radial", "kernels.rational_quadratic", "lattice.planning",
-    "paths.precision", "paths.sparse", "thompson.branches", "thompson.fitting", "thompson.fronts", "thompson.greedy",
-    "thompson.mesh", "thompson.problem", "thompson.quasi_newton", "thompson.trials", "thompson.unit_cube",
+    "paths.precision", "paths.sparse", "thompson.fitting", "thompson.minima", "thompson.problem",
+    "thompson.quasi_newton", "thompson.strategies",
 }  # fmt: skip
 # Packages and modules with a page of the reference, or that are the map of a room.
 DOCUMENTED = {"adapters.botorch", "adapters.gpytorch", "compare.metrics", "compare.samplers", "evaluate.fused"}

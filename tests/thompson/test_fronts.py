@@ -5,7 +5,7 @@ import pytest
 import torch
 from optuna._hypervolume import compute_hypervolume
 
-from matheron.thompson.fronts import improvements, nondominated
+from matheron.thompson.problem import improvements, nondominated
 
 
 def rand(n, m, seed):

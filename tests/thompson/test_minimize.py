@@ -12,7 +12,7 @@ from matheron import kernels as K
 from matheron.core.boxes import Sobol
 from matheron.models.transforms import Round
 from matheron.thompson import minimize_together
-from matheron.thompson.mesh import scrambled
+from matheron.thompson.minima import scrambled
 from matheron.thompson.quasi_newton import ENDINGS, GRADIENT, minimize_in_unit_box
 
 

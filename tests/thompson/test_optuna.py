@@ -18,13 +18,10 @@ from optuna.trial import TrialState, create_trial
 import matheron
 from matheron import Paths
 from matheron.fitting import FitWarning
-from matheron.thompson.branches import Branches
 from matheron.thompson.fitting import Refits, fitted
-from matheron.thompson.optuna import ThompsonSampler
+from matheron.thompson.optuna import Branches, ThompsonSampler, UnitCube, observations
 from matheron.thompson.problem import Problem, simplex
 from matheron.thompson.quasi_newton import minimize_in_unit_box
-from matheron.thompson.trials import observations
-from matheron.thompson.unit_cube import UnitCube
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 SMALL: dict[str, Any] = {"n_startup_trials": 4, "num_features": 64, "mesh_size": 256, "num_starts": 4}

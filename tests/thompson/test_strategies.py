@@ -16,7 +16,7 @@ import matheron
 from matheron import kernels as K
 from matheron.compare.samplers import marginals, moments
 from matheron.thompson import STRATEGIES, EvaluationWarning, Study, minimize_function, strategies, suggest
-from matheron.thompson.greedy import toward_mean
+from matheron.thompson.strategies import toward_mean
 
 BOX = [[0.0, 0.0], [1.0, 1.0]]
 

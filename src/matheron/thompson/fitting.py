@@ -18,9 +18,9 @@ def fitted(X: Tensor, y: Tensor, bounds: Tensor | None = None, noise: float | No
     """A model of values y `[n]` at X `[n, d]`, in the unit cube or in the box `bounds`: Matern-5/2, a lengthscale per
     coordinate, noise known or learned.
 
-    Kernel, priors and the floor under the noise are those of Optuna's GPSampler. The search has one start, and so draws
-    no random numbers. Where it fails, the model has the hyperparameters that it starts from. Values whose squares a
-    float64 cannot hold are in units of the largest.
+    Kernel, priors and the floor under the noise are those of Optuna's GPSampler. The search has one start, and a second
+    one with more or less noise where that may end higher, so it draws no random numbers. Where it fails, the model has
+    the hyperparameters that it starts from. Values whose squares a float64 cannot hold are in units of the largest.
     """
     d, unit = X.shape[1], _unit(y)
     y, noise = y / unit, None if noise is None else noise / float(unit) ** 2

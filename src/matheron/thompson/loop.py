@@ -26,10 +26,7 @@ from ..models import ExactGP, Outputs
 from ..models.libraries import is_model
 from ..paths import AbstractFunctions
 from .fitting import fitted
-from .fronts import nondominated
-from .greedy import graded
-from .problem import Constraints, Known, listed
-from .region import side_after
+from .problem import Constraints, Known, listed, nondominated
 from .strategies import DRAWN, STRATEGIES, Drawing, spreads, suggest
 
 FORMAT = "matheron-study-1"
@@ -443,3 +440,51 @@ def _resumed(state: str | os.PathLike[str] | None, box: Tensor) -> Study:
             f"{state} holds a study of other bounds, {study.bounds}; name another file, or give these bounds"
         )
     return study
+
+
+def graded(count: int) -> list[float]:
+    """Evenly spaced spreads up to that of draws, so that some functions explore and others exploit."""
+    return [(i + 1) / count for i in range(count)]
+
+
+def side_after(
+    values: Sequence[float | None],
+    first: int,
+    q: int,
+    dim: int,
+    *,
+    initial: float = 0.8,
+    largest: float = 1.6,
+    smallest: float = 0.5**7,
+    successes: int = 3,
+    enough: float = 1e-3,
+) -> float:
+    """The side of the region after rounds of q values (None: failed) that came after the `first` ones.
+
+    The side depends on the values alone, so a search that resumes after a restart has the same region.
+
+    Args:
+        values, first, q, dim: all values, how many were there before the rounds, values per round, and dimensions.
+        initial, largest, smallest: the side, as a share of the box, at first, at the most, and below which the region
+            begins anew.
+        successes: rounds in a row that must improve before the region doubles.
+        enough: by how much of the best value a round must fall to count.
+
+    >>> side_after([3.0, 2.0, 1.5, 1.2, 1.0], first=2, q=1, dim=4)  # three rounds that improve
+    1.6
+    >>> side_after([3.0, 2.0] + [2.5] * 4, first=2, q=1, dim=4)  # four that do not
+    0.4
+    """
+    numbers = [math.inf if value is None else value for value in values]
+    side, better, worse = initial, 0, 0
+    best, failures = min(numbers[:first], default=math.inf), math.ceil(max(4, dim) / q)
+    for i in range(first, len(numbers), q):
+        lowest = min(numbers[i : i + q])
+        improved = lowest < (best - enough * abs(best) if math.isfinite(best) else best)
+        better, worse = (better + 1, 0) if improved else (0, worse + 1)
+        if better == successes:
+            side, better = min(2 * side, largest), 0
+        elif worse == failures:
+            side, worse = side / 2, 0
+        side, best = initial if side < smallest else side, min(best, lowest)
+    return side

@@ -15,7 +15,6 @@ from ..core.boxes import Sobol, as_box
 from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, many
 from ..core.progress import progress_bar
 from ..paths import AbstractFunctions, AbstractPaths, EnsemblePaths, require_functions
-from .mesh import next_points, sobol_net
 from .problem import Constraints, Found, Problem, formulated, simplex, solve
 from .quasi_newton import ENDINGS, lowest, minimize_in_unit_box
 
@@ -395,3 +394,29 @@ def _screen(
             where = where.gather(1, index[..., None].expand(-1, -1, len(side)))
             advance(len(points))
     return where, unit
+
+
+def sobol_net(d: int, generator: torch.Generator) -> Sobol:
+    """Points that fill the unit cube evenly, scrambled as the generator says."""
+    seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+    return Sobol(d, seed)
+
+
+def next_points(mesh: Sobol, count: int, like: Tensor) -> Tensor:
+    """The next points `[count, d]` of a mesh. On a GPU they are made there: the same numbers, without the host."""
+    if like.device.type == "cpu":
+        return mesh.next(count).to(like)
+    points = scrambled(mesh, mesh.num_generated, count, like.device).to(like)
+    mesh.num_generated += count
+    return points
+
+
+def scrambled(mesh: Sobol, first: int, count: int, device: torch.device) -> Tensor:
+    """Points `first` and on of a scrambled sequence, `[count, d]`: the direction numbers of i's Gray code, combined."""
+    directions, x = mesh.sobolstate.to(device), mesh.shift.to(device)  # [d, bits], [d]
+    i = torch.arange(first, first + count, device=device)
+    gray = i ^ (i >> 1)
+    x = x.expand(count, -1).clone()
+    for bit in range(max(1, (first + count).bit_length())):
+        x ^= ((gray >> bit) & 1)[:, None] * directions[:, bit]
+    return x.double() / 2**Sobol.MAXBIT

@@ -7,34 +7,32 @@ different points.
 
 from __future__ import annotations
 
+import math
 import secrets
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from ..core.checks import as_count, as_seed, missing_extra
 from ..drawing import draw
 from ..paths import Paths
-from .branches import Branches
 from .fitting import Refits, representable
-from .fronts import improvements, nondominated
-from .greedy import is_at_datum
-from .mesh import sobol_net
-from .problem import MARGIN, At, Output, Problem, descend, simplex
+from .minima import sobol_net
+from .problem import MARGIN, At, Output, Problem, descend, improvements, nondominated, simplex
+from .strategies import is_at_datum
 
 try:
     import optuna  # noqa: F401
-    from optuna.distributions import BaseDistribution
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.samplers import BaseSampler, RandomSampler
     from optuna.samplers._base import _process_constraints_after_trial
-    from optuna.study import Study
+    from optuna.study import Study, StudyDirection
     from optuna.trial import FrozenTrial, TrialState
-
-    from .trials import TrialTable, common_space, observations
-    from .unit_cube import Parameter, Space, UnitCube
 except ImportError as error:
     raise missing_extra("matheron.thompson.optuna needs Optuna", "optuna", error) from error
 
@@ -289,3 +287,342 @@ def _most_improving(points: Tensor, at: At, seen: TrialTable, problem: Problem) 
 
 def _or_one(scale: Tensor) -> Tensor:
     return torch.where(scale > 0, scale, 1.0)
+
+
+# The trials of a study as numbers to be minimised, and their constraints, met at zero or below.
+
+# The attribute in which Optuna keeps constraints. Other samplers and the dashboard read it.
+CONSTRAINTS = "constraints"
+
+
+def common_space(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
+    """The parameters that any of the trials had, each with the latest distribution that it had."""
+    space: dict[str, BaseDistribution] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        space.update(trial.distributions)
+    return {name: space[name] for name in sorted(space) if not space[name].single()}
+
+
+class TrialTable(NamedTuple):
+    """Parameters, values `[n, m]` to be minimised, and constraints `[n, c]`, NaN where a trial has none."""
+
+    params: list[dict[str, Parameter]]
+    values: Tensor
+    constraints: Tensor
+
+
+def observations(study: Study, search_space: Mapping[str, BaseDistribution]) -> TrialTable:
+    """Complete trials with parameters of the search space, and pruned ones that reported a value.
+
+    A trial counts where its parameters are within the search space's ranges, which may have changed since. A pruned
+    trial's last value is held between the median and the worst of the complete ones; infinite values and penalties are
+    held to the others.
+    """
+    signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in study.directions]
+    complete, pruned = [], []
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+        if not _is_within(trial, search_space):
+            continue
+        if trial.state == TrialState.COMPLETE:
+            complete.append((trial, [sign * value for sign, value in zip(signs, trial.values, strict=True)]))
+        elif trial.intermediate_values and len(signs) == 1:
+            last = trial.intermediate_values[max(trial.intermediate_values)]
+            if not np.isnan(last):
+                pruned.append((trial, [signs[0] * last]))
+    none = TrialTable(
+        [],
+        torch.zeros(0, len(signs), dtype=torch.float64, device="cpu"),
+        torch.zeros(0, 0, dtype=torch.float64, device="cpu"),
+    )
+    if not complete:
+        return none
+    values = np.array([row for _, row in complete])  # [n, m]
+    if not np.isfinite(values).any(0).all():
+        return none
+    lowest, worst, middle = (
+        np.array([of(column[np.isfinite(column)]) for column in values.T]) for of in (np.min, _worst, np.median)
+    )
+    late = np.array([row for _, row in pruned]).reshape(-1, len(signs))
+    held = np.concatenate([np.clip(values, lowest, worst), np.clip(late, middle, worst)])
+    trials = [trial for trial, _ in complete + pruned]
+    return TrialTable([trial.params for trial in trials], torch.from_numpy(held), _constraints(trials))
+
+
+def _worst(values: np.ndarray, far: float = 30.0) -> float:
+    """The worst of finite values `[n]` that is no penalty: a number that several trials have, `far` from all others in
+    units of their spread.
+
+    Beside 1e6 the values of the others would be one.
+    """
+    levels, counts = np.unique(values, return_counts=True)
+    top = len(levels) - 1
+    while top > 1 and counts[top] > 1 and levels[top] - levels[top - 1] > far * (levels[top - 1] - levels[0]):
+        top -= 1
+    return float(levels[top])
+
+
+def _is_within(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> bool:
+    shared = [name for name in search_space if name in trial.params]
+    return bool(shared) and all(
+        search_space[name]._contains(search_space[name].to_internal_repr(trial.params[name])) for name in shared
+    )
+
+
+def _constraints(trials: Sequence[FrozenTrial]) -> Tensor:
+    rows = [_named_constraints(trial) for trial in trials]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = np.array([[row.get(name, np.nan) for name in names] for row in rows], dtype=float)
+    table = table.reshape(len(rows), len(names))
+    # infinite values are clamped to the finite ones; a column without finite values has only signs
+    for column in table.T:
+        finite = column[np.isfinite(column)]
+        limit = float(np.abs(finite).max()) if len(finite) else 1.0
+        np.clip(column, -limit, limit, out=column)  # NaN stays
+    return torch.from_numpy(table)
+
+
+def _named_constraints(trial: FrozenTrial) -> dict[str, float]:
+    """Those of `constraints_func`, by their number, and those of Optuna 5's `trial.set_constraint`, by their name."""
+    listed = trial.system_attrs.get(CONSTRAINTS) or ()
+    prefix = f"{CONSTRAINTS}:"
+    named = {key[len(prefix) :]: value for key, value in trial.system_attrs.items() if key.startswith(prefix)}
+    return {str(i): value for i, value in enumerate(listed)} | named
+
+
+# The value of a parameter, of any kind of Optuna distribution.
+Parameter = bool | int | float | str | None
+
+
+class UnitCube:
+    """The parameters of a search space as coordinates of a unit cube, in the order of their names.
+
+    - A float is one coordinate, that of its logarithm if it is on a logarithmic scale.
+    - An int, or a float with a step, is one coordinate cut into equal cells, one for each value, which is at its cell's
+      centre. The cell of a logarithmic int v is from v - 1/2 to v + 1/2, on the scale of logarithms.
+    - A categorical parameter has one coordinate for each choice: the choice's is 1, and the others' are 0.
+
+    A point of the cube that corresponds to no parameters is *snapped* to its nearest cell or choice.
+
+    `moves` `[d]` marks coordinates of floats without a step, which take any value in [0, 1]. `ordered` `[d]` marks
+    coordinates of all numbers.
+
+    >>> from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    >>> space = {"depth": IntDistribution(1, 4), "kind": CategoricalDistribution(["a", "b"]),
+    ...          "rate": FloatDistribution(1e-4, 1.0, log=True)}
+    >>> cube = UnitCube(space)
+    >>> cube.encode([{"depth": 2, "kind": "b", "rate": 0.01}])
+    tensor([[0.3750, 0.0000, 1.0000, 0.5000]], dtype=torch.float64)
+    >>> cube.decode(cube.encode([{"depth": 2, "kind": "b", "rate": 0.01}])[0])
+    {'depth': 2, 'kind': 'b', 'rate': 0.01}
+    """
+
+    def __init__(self, search_space: Mapping[str, BaseDistribution]) -> None:
+        self.axes = {name: _axis(name, search_space[name]) for name in sorted(search_space)}
+        self._widths = [axis.width for axis in self.axes.values()]
+        self.dim = sum(self._widths)
+        axes = [axis for axis in self.axes.values() for _ in range(axis.width)]  # the axis of each coordinate
+        self.moves = torch.tensor([type(axis) is _Continuous for axis in axes], device="cpu")
+        self.ordered = torch.tensor([not isinstance(axis, _ChoiceColumns) for axis in axes], device="cpu")
+        # The coordinates that a missing parameter gets.
+        neutral = [1 / axis.width if isinstance(axis, _ChoiceColumns) else 0.5 for axis in axes]
+        self.neutral = torch.tensor(neutral, dtype=torch.float64, device="cpu")
+
+    def encode(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
+        """Points `[n, d]` of parameters, `neutral` in those that are missing."""
+        X = self.neutral.repeat(len(params), 1)
+        for (name, axis), columns in zip(self.axes.items(), X.split(self._widths, dim=1), strict=True):
+            rows = [i for i, p in enumerate(params) if name in p]
+            encoded = [axis.encode(params[i][name]) for i in rows]
+            columns[rows] = torch.tensor(encoded, dtype=X.dtype, device="cpu")[:, None]
+            if isinstance(axis, _ChoiceColumns):
+                columns[rows] = one_hot(columns[rows, 0].long(), axis.width).to(X)
+        return X
+
+    def has(self, params: Sequence[Mapping[str, Parameter]]) -> Tensor:
+        """Which coordinates are of parameters that are there, `[n, d]`."""
+        there = torch.tensor([[name in p for name in self.axes] for p in params], dtype=torch.bool, device="cpu")
+        return there.reshape(-1, len(self.axes)).repeat_interleave(torch.tensor(self._widths, device="cpu"), dim=1)
+
+    def snap(self, u: Tensor) -> Tensor:
+        """The points `[n, d]` of the parameters at points `[n, d]` of the cube."""
+        parts = u.split(self._widths, dim=1)
+        return torch.cat([axis.snap(part) for axis, part in zip(self.axes.values(), parts, strict=True)], dim=1)
+
+    def decode(self, u: Tensor, active: Tensor | None = None) -> dict[str, Parameter]:
+        """The parameters at a point `[d]`; those alone whose coordinates are `active` `[d]`, where that is given."""
+        active = torch.ones(self.dim, dtype=torch.bool, device="cpu") if active is None else active
+        each = zip(self.axes.items(), u.split(self._widths), active.split(self._widths), strict=True)
+        return {name: axis.decode(part) for (name, axis), part, there in each if bool(there.all())}
+
+
+class Space(NamedTuple):
+    """The cube of all parameters, and which of them a point of it has; it is neutral in the others."""
+
+    cube: UnitCube
+    branches: Branches
+
+    def active(self, u: Tensor) -> Tensor:
+        return self.branches.active(u) if self.branches.several else torch.ones_like(u, dtype=torch.bool)
+
+    def present(self, u: Tensor) -> Tensor:
+        """Points u `[m, d]`, neutral in the coordinates that they do not have."""
+        return torch.where(self.branches.active(u), u, self.cube.neutral) if self.branches.several else u
+
+    def snap(self, u: Tensor) -> Tensor:
+        return self.present(self.cube.snap(u))
+
+    def decode(self, x: Tensor) -> dict[str, Parameter]:
+        return self.cube.decode(x, self.active(x[None])[0])
+
+
+class _Continuous:
+    width = 1
+
+    def __init__(self, distribution: FloatDistribution | IntDistribution, margin: float = 0.0) -> None:
+        self.low, self.high, self.log = distribution.low, distribution.high, distribution.log
+        ends = (self.low - margin, self.high + margin)
+        self.start, self.stop = (math.log(v) for v in ends) if self.log else ends
+
+    def encode(self, value: Parameter) -> float:
+        assert isinstance(value, int | float)
+        inner = math.log(value) if self.log else value
+        return (inner - self.start) / (self.stop - self.start)
+
+    def snap(self, u: Tensor) -> Tensor:
+        return u.clamp(0, 1)
+
+    def decode(self, u: Tensor) -> float:
+        inner = self.start + float(u) * (self.stop - self.start)
+        return min(max(math.exp(inner) if self.log else inner, self.low), self.high)
+
+
+class _Cells:
+    """Equally spaced values: low, low + step, ..."""
+
+    width = 1
+
+    def __init__(self, distribution: FloatDistribution | IntDistribution) -> None:
+        assert distribution.step is not None
+        self.low, self.high, self.step = distribution.low, distribution.high, distribution.step
+        self.count = round((self.high - self.low) / self.step) + 1
+
+    def encode(self, value: Parameter) -> float:
+        assert isinstance(value, int | float)
+        return ((value - self.low) / self.step + 0.5) / self.count
+
+    def snap(self, u: Tensor) -> Tensor:
+        return ((u * self.count).floor().clamp(0, self.count - 1) + 0.5) / self.count
+
+    def decode(self, u: Tensor) -> Parameter:
+        index = min(max(math.floor(float(u) * self.count), 0), self.count - 1)
+        return min(self.low + index * self.step, self.high)
+
+
+class _LogCells(_Continuous):
+    """Whole numbers, on a logarithmic scale."""
+
+    def __init__(self, distribution: IntDistribution) -> None:
+        super().__init__(distribution, margin=0.5)
+
+    def snap(self, u: Tensor) -> Tensor:
+        value = (self.start + u * (self.stop - self.start)).exp().round().clamp(self.low, self.high)
+        return (value.log() - self.start) / (self.stop - self.start)
+
+    def decode(self, u: Tensor) -> int:
+        return round(super().decode(u))
+
+
+class _ChoiceColumns:
+    def __init__(self, distribution: CategoricalDistribution) -> None:
+        self.distribution = distribution
+        self.width = len(distribution.choices)
+
+    def encode(self, value: Parameter) -> float:
+        """The choice's number; its coordinates are one-hot."""
+        return self.distribution.to_internal_repr(value)
+
+    def snap(self, u: Tensor) -> Tensor:
+        return one_hot(u.argmax(1), self.width).to(u)
+
+    def decode(self, u: Tensor) -> Parameter:
+        return self.distribution.to_external_repr(int(u.argmax()))
+
+
+def _axis(name: str, distribution: BaseDistribution) -> _Continuous | _Cells | _LogCells | _ChoiceColumns:
+    if isinstance(distribution, CategoricalDistribution):
+        return _ChoiceColumns(distribution)
+    if isinstance(distribution, IntDistribution):
+        return _LogCells(distribution) if distribution.log else _Cells(distribution)
+    if isinstance(distribution, FloatDistribution):
+        return _Continuous(distribution) if distribution.step is None else _Cells(distribution)
+    kinds = "FloatDistribution, IntDistribution or CategoricalDistribution"
+    raise TypeError(f"{name}: expected a {kinds}, got {type(distribution).__name__}")
+
+
+# Conditional parameters: a decision tree, learned from the trials, that predicts which parameters a point has. A trial
+# lacks the parameters that its objective did not ask for, and what it asks for depends on those that it asked for
+# before: `if kind == "tree": trial.suggest_int("depth", ...)`. So a decision tree over the trials splits on nothing but
+# coordinates that all of its node's trials have, until they agree in what they have.
+
+
+class _Node(NamedTuple):
+    """A leaf, where `column` is None: trials here have the coordinates `active` `[d]`."""
+
+    active: Tensor
+    column: int | None = None
+    threshold: float = 0.0
+    below: _Node | None = None
+    above: _Node | None = None
+
+
+class Branches:
+    """A decision tree learned from points X `[n, d]` of trials in order and the coordinates that each has, `[n, d]`.
+
+    >>> X = torch.tensor([[0.0, 0.3], [0.1, 0.8], [0.9, 0.5], [1.0, 0.5]])
+    >>> has = torch.tensor([[True, True], [True, True], [True, False], [True, False]])
+    >>> Branches(X, has).active(torch.tensor([[0.2, 0.6], [0.7, 0.6]])).tolist()
+    [[True, True], [True, False]]
+    """
+
+    def __init__(self, X: Tensor, has: Tensor) -> None:
+        kinds, kind = has.unique(dim=0, return_inverse=True)
+        self.several = len(kinds) > 1
+        self._root = _grown(X, has, torch.nn.functional.one_hot(kind, len(kinds)).to(X))
+
+    def active(self, u: Tensor) -> Tensor:
+        """Which coordinates points u `[m, d]` have, `[m, d]`."""
+        active = torch.empty(u.shape, dtype=torch.bool, device=u.device)
+        _tell(self._root, u, torch.arange(len(u), device=u.device), active)
+        return active
+
+
+def _grown(X: Tensor, has: Tensor, kind: Tensor) -> _Node:
+    """The tree of trials with coordinates `has` `[n, d]`, of kinds `[n, k]`, one-hot. If no split separates the trials
+    of a leaf, the latest of them decides."""
+    leaf = _Node(has[-1])
+    usable = has.all(0).nonzero()[:, 0]
+    if bool((has == has[0]).all()) or len(usable) == 0:
+        return leaf
+    values, order = X[:, usable].sort(dim=0, stable=True)  # [n, u]
+    below = kind[order].cumsum(0)[:-1]  # [n - 1, u, k], trials of each kind below a cut
+    above = kind.sum(0) - below
+    # Gini impurity, by which purer sides are lower: n_b (1 - sum p_b^2) + n_a (1 - sum p_a^2).
+    purity = below.square().sum(-1) / below.sum(-1) + above.square().sum(-1) / above.sum(-1)
+    purity = torch.where(values[1:] > values[:-1], purity, -torch.inf)
+    best = int(purity.argmax())
+    row, place = divmod(best, len(usable))
+    if not bool(purity[row, place] > kind.sum(0).square().sum() / len(X) + 1e-9):
+        return leaf
+    column, threshold = int(usable[place]), float(values[row : row + 2, place].mean())
+    side = X[:, column] < threshold
+    parts = (_grown(X[rows], has[rows], kind[rows]) for rows in (side, ~side))
+    return _Node(leaf.active, column, threshold, *parts)
+
+
+def _tell(node: _Node, u: Tensor, rows: Tensor, active: Tensor) -> None:
+    if node.column is None or node.below is None or node.above is None:
+        active[rows] = node.active
+        return
+    side = u[rows, node.column] < node.threshold
+    _tell(node.below, u, rows[side], active)
+    _tell(node.above, u, rows[~side], active)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, TypedDict
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor
@@ -13,13 +14,11 @@ from ..core.boxes import as_box
 from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, check_names
 from ..drawing import draw
 from ..features import Features
-from ..models import GP
+from ..models import GP, ExactGP, SparseGP, leaves
 from ..models.libraries import describe, is_model
 from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, require_paths
-from .greedy import is_at_datum, toward_mean
-from .minima import MESH_SIZE, Search, as_weights, minimize_problem, minimize_together
+from .minima import MESH_SIZE, Search, as_weights, minimize_problem, minimize_together, sobol_net
 from .problem import Output, Problem, formulated, listed, solve
-from .region import data_in_box, regions
 
 STRATEGIES = ("decoupled", "weight-space", "function-space", "random")
 DRAWN = STRATEGIES[:2]  # the strategies whose functions can be evaluated anywhere
@@ -107,39 +106,14 @@ def suggest(
     True
     """
     generator = as_generator(generator, seed)
+    plan = DrawingPlan(
+        strategy, num_features, features, mesh_size, num_starts, pending, trust_region, spread, greedy, progress
+    )
     if strategy in DRAWN:
         model = describe(model)
     if constraints is not None or (strategy in DRAWN and getattr(model, "num_outputs", 1) > 1):
-        return _with_constraints(
-            model,
-            bounds,
-            as_count(q, "q"),
-            constraints,
-            generator,
-            DrawingPlan(strategy, num_features, features, pending),
-            mesh_size=mesh_size,
-            num_starts=num_starts,
-            trust_region=trust_region,
-            spread=spread,
-            greedy=greedy,
-            progress=progress,
-        )
-    return suggest_together(
-        [model],
-        bounds,
-        q,
-        generators=[generator],
-        strategy=strategy,
-        num_features=num_features,
-        features=features,
-        mesh_size=mesh_size,
-        num_starts=num_starts,
-        pending=pending,
-        trust_region=trust_region,
-        spread=spread,
-        greedy=greedy,
-        progress=progress,
-    )[0]
+        return _with_constraints(model, bounds, as_count(q, "q"), constraints, generator, plan)
+    return _together([model], bounds, q, [generator], plan)[0]
 
 
 def suggest_together(
@@ -172,60 +146,30 @@ def suggest_together(
     >>> [x.shape for x in points]
     [torch.Size([3, 1]), torch.Size([3, 1])]
     """
-    q = as_count(q, "q")
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
-    if not models or len(models) != len(generators):
-        raise ValueError(f"generators: expected one for each model, got {len(models)} models and {len(generators)}")
-    _check_region(trust_region, strategy)
-    each_spread = spreads(spread, q)
-    exactly = each_spread == [1.0] * q
-    if (greedy or not exactly) and strategy not in DRAWN:
-        name = "greedy" if greedy else "spread"
-        raise ValueError(f'{name}: expected a strategy that draws functions, got {strategy!r}; use "decoupled"')
-    if strategy == "random":
-        lower, upper = as_box(bounds, "bounds")
-        uniform = [torch.rand(q, len(lower), generator=g, device=g.device, dtype=torch.float64) for g in generators]
-        return [torch.addcmul(lower, each.to(lower), upper - lower) for each in uniform]
-    if mesh_size is None:  # function-space draws have the mesh of the paper (appendix C), because no search follows
-        size = 1_000_000 if strategy == "function-space" else MESH_SIZE
-    else:
-        size = as_count(mesh_size, "mesh_size")
-    each = list(zip(models, generators, strict=True))
-    if strategy == "function-space":
-        if pending is not None:
-            raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
-        return [_function_space(model, bounds, q, size, generator) for model, generator in each]
-    many = DrawingPlan(strategy, num_features, features, pending).drawn(models, bounds, q, generators)
-    functions: list[AbstractFunctions] = [*many] if exactly else [toward_mean(paths, each_spread) for paths in many]
-    box = as_box(bounds, "bounds", input_dim=many[0].input_dim, names=many[0].input_names).to(
-        many[0].device, many[0].dtype
+    plan = DrawingPlan(
+        strategy, num_features, features, mesh_size, num_starts, pending, trust_region, spread, greedy, progress
     )
-    if trust_region is not None:
-        size = REGION_MESH_SIZE if mesh_size is None else size
-        points = [
-            _near_best(_one_objective(drawn, q, box), describe(model), box, trust_region, size, num_starts, g)
-            for drawn, (model, g) in zip(functions, each, strict=True)
-        ]
-    else:
-        search = Search(num_starts=num_starts, mesh_size=size, progress=progress)
-        found = minimize_together(functions, bounds, generators=generators, **search)
-        points = [minima.x for minima in found]
-    if greedy:
-        points = [
-            _with_mean_first(x, _one_objective(PosteriorMean(paths), 1, box), describe(model), box, g)
-            for x, paths, (model, g) in zip(points, many, each, strict=True)
-        ]
-    return points
+    return _together(models, bounds, q, generators, plan)
 
 
-class DrawingPlan(NamedTuple):
-    """How functions are drawn."""
+@dataclass(frozen=True)
+class DrawingPlan:
+    """How functions are drawn and minimised, with the names of `suggest`."""
 
     strategy: str
     num_features: int
     features: str | Features | None
+    mesh_size: int | None
+    num_starts: int
     pending: ArrayLike | None
+    trust_region: float | None
+    spread: float | Sequence[float]
+    greedy: bool
+    progress: bool
+
+    def size(self, usual: int) -> int:
+        """The number of points of a mesh."""
+        return usual if self.mesh_size is None else as_count(self.mesh_size, "mesh_size")
 
     def drawn(
         self, models: Sequence[object], bounds: ArrayLike, q: int, generators: Sequence[torch.Generator]
@@ -248,6 +192,53 @@ class DrawingPlan(NamedTuple):
         return many
 
 
+def _together(
+    models: Sequence[object], bounds: ArrayLike, q: int, generators: Sequence[torch.Generator], plan: DrawingPlan
+) -> list[Tensor]:
+    """Suggestions without constraints, for each of several models."""
+    q, strategy = as_count(q, "q"), plan.strategy
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy: expected one of {', '.join(STRATEGIES)}, got {strategy!r}")
+    if not models or len(models) != len(generators):
+        raise ValueError(f"generators: expected one for each model, got {len(models)} models and {len(generators)}")
+    _check_region(plan.trust_region, strategy)
+    each_spread = spreads(plan.spread, q)
+    exactly = each_spread == [1.0] * q
+    if (plan.greedy or not exactly) and strategy not in DRAWN:
+        name = "greedy" if plan.greedy else "spread"
+        raise ValueError(f'{name}: expected a strategy that draws functions, got {strategy!r}; use "decoupled"')
+    if strategy == "random":
+        lower, upper = as_box(bounds, "bounds")
+        uniform = [torch.rand(q, len(lower), generator=g, device=g.device, dtype=torch.float64) for g in generators]
+        return [torch.addcmul(lower, each.to(lower), upper - lower) for each in uniform]
+    each = list(zip(models, generators, strict=True))
+    if strategy == "function-space":
+        if plan.pending is not None:
+            raise ValueError('pending: function-space draws are of values, not functions; use strategy="decoupled"')
+        # the mesh of the paper (appendix C), because no search follows
+        return [_function_space(model, bounds, q, plan.size(1_000_000), generator) for model, generator in each]
+    many = plan.drawn(models, bounds, q, generators)
+    functions: list[AbstractFunctions] = [*many] if exactly else [toward_mean(paths, each_spread) for paths in many]
+    box = as_box(bounds, "bounds", input_dim=many[0].input_dim, names=many[0].input_names).to(
+        many[0].device, many[0].dtype
+    )
+    if plan.trust_region is not None:
+        points = [
+            _near_best(_one_objective(drawn, q, box), describe(model), box, plan, g)
+            for drawn, (model, g) in zip(functions, each, strict=True)
+        ]
+    else:
+        search = Search(num_starts=plan.num_starts, mesh_size=plan.size(MESH_SIZE), progress=plan.progress)
+        found = minimize_together(functions, bounds, generators=generators, **search)
+        points = [minima.x for minima in found]
+    if plan.greedy:
+        points = [
+            _with_mean_first(x, _one_objective(PosteriorMean(paths), 1, box), describe(model), box, g)
+            for x, paths, (model, g) in zip(points, many, each, strict=True)
+        ]
+    return points
+
+
 def _with_constraints(
     model: object,
     bounds: ArrayLike,
@@ -255,41 +246,30 @@ def _with_constraints(
     constraints: ModelConstraints,
     generator: torch.Generator,
     plan: DrawingPlan,
-    *,
-    mesh_size: int | None,
-    num_starts: int,
-    trust_region: float | None,
-    spread: float | Sequence[float],
-    greedy: bool,
-    progress: bool,
 ) -> Tensor:
     """`suggest` of a problem with constraints, or with several objectives."""
     if plan.strategy not in DRAWN:
         raise ValueError(
             f'constraints: expected a strategy that draws functions, got {plan.strategy!r}; use "decoupled"'
         )
-    _check_region(trust_region, plan.strategy)
-    each_spread, gp = spreads(spread, q), describe(model)
+    _check_region(plan.trust_region, plan.strategy)
+    each_spread, gp = spreads(plan.spread, q), describe(model)
     (paths,) = plan.drawn([gp], bounds, q, [generator])
     items = [plan.drawn([item], bounds, q, [generator])[0] if is_model(item) else item for item in listed(constraints)]
     box = as_box(bounds, "bounds", input_dim=paths.input_dim, names=paths.input_names).to(paths.device, paths.dtype)
     exactly = each_spread == [1.0] * q
     objectives, limits = formulated(paths, items, box, None if exactly else lambda own: toward_mean(own, each_spread))
-    if greedy and len(objectives) > 1:
+    if plan.greedy and len(objectives) > 1:
         raise ValueError(f"greedy: expected one objective, of which the mean has a minimiser, got {len(objectives)}")
     of = torch.arange(q, device=box.device)
     weights = as_weights(None, len(objectives), box, of, generator)
     problem = Problem.unscaled(objectives, limits, of, weights)
-    if trust_region is None:
-        size = MESH_SIZE if mesh_size is None else mesh_size
-        found = minimize_problem(
-            problem, box, generator=generator, num_starts=num_starts, mesh_size=size, progress=progress
-        )
-        points = found.x
+    if plan.trust_region is None:
+        search = Search(num_starts=plan.num_starts, mesh_size=plan.size(MESH_SIZE), progress=plan.progress)
+        points = minimize_problem(problem, box, generator=generator, **search).x
     else:
-        size = REGION_MESH_SIZE if mesh_size is None else as_count(mesh_size, "mesh_size")
-        points = _near_best(problem, gp, box, trust_region, size, num_starts, generator)
-    if greedy:
+        points = _near_best(problem, gp, box, plan, generator)
+    if plan.greedy:
         means, _ = formulated(paths, items, box, PosteriorMean)
         points = _with_mean_first(points, Problem.unscaled(means, limits, of[:1], weights[:1]), gp, box, generator)
     return points
@@ -301,18 +281,18 @@ def _one_objective(functions: AbstractFunctions, count: int, box: Tensor) -> Pro
     return Problem.unscaled([Output(functions)], [], of, box.new_ones(count, 1))
 
 
-def _near_best(
-    problem: Problem, gp: GP, box: Tensor, side: float, size: int, num_starts: int, generator: torch.Generator
-) -> Tensor:
+def _near_best(problem: Problem, gp: GP, box: Tensor, plan: DrawingPlan, generator: torch.Generator) -> Tensor:
     """Each problem's minimiser `[q, d]` in a region about the data point that is best for that problem.
 
-    The region has `side` times the sides of `box` `[2, d]`, longer in coordinates with long lengthscales, and is cut at
-    the bounds of the box. A mesh of `size` points of it is screened.
+    The region has `trust_region` times the sides of `box` `[2, d]`, longer in coordinates with long lengthscales, and
+    is cut at the bounds of the box.
     """
+    assert plan.trust_region is not None
     X = data_in_box(gp, box[0], box[1])
     centres = X[problem.rank_at(X).argmin(1)]  # [q, d]
-    low, span, u = regions(centres, gp, box[0], box[1], side, size, generator)
-    return solve(problem, [u], low, span, num_starts=as_count(num_starts, "num_starts")).x
+    size = plan.size(REGION_MESH_SIZE)
+    low, span, u = regions(centres, gp, box[0], box[1], plan.trust_region, size, generator)
+    return solve(problem, [u], low, span, num_starts=as_count(plan.num_starts, "num_starts")).x
 
 
 def _with_mean_first(
@@ -383,3 +363,88 @@ def _function_space(
         joint = joint_draws(posterior, inner[best], generator)(1)[0]  # [active_set]
         chosen.append(mesh[best[joint.argmin()]])
     return torch.stack(chosen)
+
+
+# Less exploration. In ten dimensions the minimum of a draw lies where little is known, in every round, and the best
+# point so far is hardly used. Two remedies use it (Do et al., epsilon-greedy Thompson sampling, 2024). The first halves
+# the draws' deviations from the mean, as averages of four draws would. The second takes one point of each round at the
+# minimum of the mean. `docs/results/against.md` measures both.
+
+
+def toward_mean(paths: AbstractPaths, spread: float | Sequence[float]) -> AbstractFunctions:
+    """mean + spread (f - mean): drawn functions with their deviations from the posterior mean on another scale, the
+    same for all of them or one for each."""
+    s = paths.num_paths
+    w = torch.as_tensor(spread, dtype=paths.dtype, device=paths.device)
+    mean = PosteriorMean(paths)
+    mean = mean if mean.num_paths == s else mean[[0] * s]
+    return paths * w + mean * (1 - w)
+
+
+def is_at_datum(difference: Tensor, near: float = 1e-4) -> bool:
+    """Whether a point is nearer than `near` to a datum in every coordinate. Differences `[n, d]` are shares of the
+    box. An evaluation there would add no information."""
+    return bool((difference.abs().amax(1) < near).any())
+
+
+# Trust regions. In ten dimensions a box has more corners than any budget can visit, and most drawn functions have their
+# minimum in one of them. TuRBO (Eriksson et al., 2019) restricts the search to a region around the best point so far,
+# which grows while values fall and shrinks otherwise. Here whole functions are drawn, so their minimisers in the region
+# are found by gradients and not picked from candidates.
+
+
+def regions(
+    centres: Tensor,
+    gp: GP,
+    lower: Tensor,
+    upper: Tensor,
+    side: float,
+    mesh_size: int,
+    generator: torch.Generator,
+    num_moved: int = 20,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes about centres `[s, d]`, from `low` with sides `span`, both `[s, d]`; and a mesh of each, `[s, n, d]` in the
+    unit cube. A point of the mesh differs from the centre in about `num_moved` coordinates."""
+    whole, (s, d) = upper - lower, centres.shape
+    half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
+    low, high = torch.maximum(centres - half, lower), torch.minimum(centres + half, upper)
+    span = (high - low).clamp_min(torch.finfo(lower.dtype).tiny)  # [s, d]
+    mesh = sobol_net(d, generator).next(mesh_size).to(lower)
+    chance = torch.rand(s, mesh_size, d, generator=generator, device=generator.device, dtype=torch.float32)
+    moved = chance.to(lower.device) < num_moved / d
+    u = torch.where(moved, mesh, ((centres - low) / span)[:, None])  # [s, n, d]
+    u[:, 0] = (centres - low) / span
+    return low, span, u
+
+
+def data_in_box(gp: GP, lower: Tensor, upper: Tensor) -> Tensor:
+    """The data (or inducing points) `[n, d]` in the user's units, those outside of the box at its bounds."""
+    several = [_data(member, lower) for member in leaves(gp)]
+    # models of an ensemble have the same data
+    X = several[0] if len(several) == 1 else torch.cat(several).unique(dim=0)
+    return X.clamp(lower, upper)
+
+
+def _data(gp: ExactGP | SparseGP, like: Tensor) -> Tensor:
+    X = gp.centres.detach().to(like)
+    return X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)
+
+
+def _relative_lengthscales(gp: GP, whole: Tensor) -> Tensor:
+    """How long each coordinate's lengthscale is, in sides of the box, over their geometric mean: `[d]`; else ones. Of
+    several models it is the geometric mean of theirs."""
+    each = torch.stack([_relative_lengthscales_of(member, whole) for member in leaves(gp)])
+    return each.log().mean(0).exp()
+
+
+def _relative_lengthscales_of(gp: ExactGP | SparseGP, whole: Tensor) -> Tensor:
+    parts = gp.kernel.radial_parts(len(whole))
+    if parts is None or len(parts) != 1 or len(parts[0].dims) < len(whole):
+        return torch.ones_like(whole)
+    scale = torch.ones_like(whole)
+    if gp.input_transform is not None:  # lengthscales are in the model's own space
+        scale = gp.input_transform.to(whole.device, whole.dtype).derivative(torch.zeros_like(whole))
+    in_order = torch.empty_like(whole)
+    in_order[parts[0].dims] = parts[0].kernel.lengthscale.detach().to(whole).expand(len(whole))
+    relative = in_order / (scale.abs() * whole)
+    return relative / relative.log().mean().exp()
