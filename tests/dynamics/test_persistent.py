@@ -21,7 +21,6 @@ import matheron
 from interpreter import device_of_kernels
 from matheron import OutputPaths, Paths, SparseGP, draw, draw_prior
 from matheron import kernels as K
-from matheron.dynamics import driving, persistent
 from matheron.evaluate import fused
 from matheron.evaluate.fused import recursion
 from matheron.models.means import LinearMean, Mixed, Stacked
@@ -209,7 +208,9 @@ def test_actions_over_several_launches_are_the_same(diffusion: Any, launches, mo
     how: dict[str, Any] = dict(actions=torch.rand(2, 3, 1, generator=gen()), diffusion=diffusion)
     expected = stepwise(drift, [0.1, 0.9], 3, 0.1, generator=gen(7), **how)
     # Two steps of two sequences in three inputs, or one of four.
-    monkeypatch.setattr(rollout_module, "fused_rollout", partial(persistent.fused_rollout, table_size=2 * 2 * 3 + 1))
+    monkeypatch.setattr(
+        rollout_module, "fused_rollout", partial(rollout_module.fused_rollout, table_size=2 * 2 * 3 + 1)
+    )
     got = matheron.rollout(drift, [0.1, 0.9], 3, 0.1, generator=gen(7), **how)
     assert launches == ([2, 1] if diffusion is None else [1, 1, 1])
     torch.testing.assert_close(got, expected)
@@ -221,7 +222,9 @@ def test_thinned_states_over_several_launches_are_the_same(keep_every: int, laun
     how: dict[str, Any] = dict(controls=torch.rand(5, 1, generator=gen()), diffusion=0.04, keep_every=keep_every)
     expected = stepwise(drift, [0.1, 0.9], 5, 0.1, generator=gen(7), **how)
     # Two steps of two paths in three inputs.
-    monkeypatch.setattr(rollout_module, "fused_rollout", partial(persistent.fused_rollout, table_size=2 * 2 * 3 + 1))
+    monkeypatch.setattr(
+        rollout_module, "fused_rollout", partial(rollout_module.fused_rollout, table_size=2 * 2 * 3 + 1)
+    )
     got = matheron.rollout(drift, [0.1, 0.9], 5, 0.1, generator=gen(7), **how)
     assert launches == [2, 2, 1]
     torch.testing.assert_close(got, expected)
@@ -315,8 +318,8 @@ def test_too_many_or_too_few_controls_are_refused(launches) -> None:
 
 def test_noise_is_the_same_however_many_steps_are_taken_at_a_time() -> None:
     state = torch.zeros(3, 2, dtype=torch.float64)
-    one, many = (driving.Noise(0.1, 0.1, state, gen(3)) for _ in range(2))
-    steps = 2 * driving.Noise.block + 5
+    one, many = (rollout_module.Noise(0.1, 0.1, state, gen(3)) for _ in range(2))
+    steps = 2 * rollout_module.Noise.block + 5
     rows = torch.cat([one.take(1) for _ in range(steps)])
     assert torch.equal(torch.cat([many.take(7), many.take(steps - 7)]), rows)
     assert abs(float(rows.std()) - 1) < 0.1 and len(rows.unique()) == rows.numel()
