@@ -8,7 +8,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_diabetes, make_friedman2
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
@@ -246,6 +246,19 @@ def test_two_periods_are_found_where_both_kernels_start_at_the_same_one():
     rows = matheron.summary(gp).rows
     found = sorted(value for label, value in rows.items() if ".period" in label)
     assert found == pytest.approx([1.3, 4.1], rel=0.02)
+
+
+@pytest.mark.parametrize("kernel", [K.Periodic(1.0, 1.0) + K.Periodic(1.0, 1.0), K.Matern(1.5, torch.ones(4))])
+def test_a_search_from_one_start_does_not_take_all_of_a_function_for_noise(kernel):
+    """From the kernels' own numbers the search ends where the noise has all of the variance."""
+    if isinstance(kernel, K.Matern):
+        X, y = make_friedman2(200, noise=100.0, random_state=0)
+    else:
+        X = np.linspace(0, 20, 150)[:, None]
+        y = np.sin(2 * np.pi * X[:, 0] / 1.3) + 0.7 * np.sin(2 * np.pi * X[:, 0] / 4.1)
+        y += 0.1 * np.random.default_rng(0).standard_normal(150)
+    gp = fit(1.0 * kernel, X, y, num_starts=1, priors={})
+    assert float(gp.noise[0]) < 0.2
 
 
 def test_periods_along_two_columns_are_each_the_highest_peak_of_their_own():

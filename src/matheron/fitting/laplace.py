@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_count, many, seeded
+from ..core.checks import ArrayLike, as_count, as_generator, many, seeded
 from ..core.functionals import Observed
 from ..core.sites import Sites
 from ..features import FeatureSpec, make_features
@@ -39,14 +39,18 @@ from .evidence import LeaveOneOut
 from .hyperparameters import (
     Hyperparameters,
     Prior,
+    Units,
+    buffers,
     checked_priors,
     hyperparameters_of,
     prior_of,
+    standardised_mean,
+    standardising,
     weak_priors,
+    with_tensors,
 )
 from .likelihood import Dense, Watch, accumulate
-from .search import FitWarning, maximiser
-from .units import Units, buffers, standardised_mean, standardising, with_tensors
+from .search import FitWarning, LikelihoodSearch
 
 # Newton's method. For W and b = W (f - m) + d log p / df, a system finds the maximum of the quadratic approximation. It
 # represents f - m by coordinates that f - m is linear in: a with f - m = K a, or the weights on a lattice.
@@ -590,7 +594,8 @@ def fit_outcomes(
     h = h.within(priors)
     objective = _LaplaceEvidence(h, Sites(model_X), model_y, priors, inner)
     most, count = (largest, None) if num_data == "auto" else (None, cast("int | None", num_data))
-    best = maximiser(objective, h.clamped(as_given), num_starts, count, most, "cholesky", seed, True, progress)
+    start, generator = h.clamped(as_given), as_generator(seed)
+    best = LikelihoodSearch(objective, start, num_starts, count, most, "cholesky", generator, True).maximum(progress)
     with torch.no_grad():
         values = [value.detach().clone() for value in h.decode(best)]
         fitted, _, found_mean = h.model(values, len(model_y), None)

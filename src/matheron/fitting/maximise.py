@@ -21,10 +21,9 @@ from ..models.means import Mean
 from ..models.observations import is_observable
 from ..models.observed_functionals import by_quadrature, moved_inside, prior_variance
 from ..solvers import Solver, as_solver
-from .hyperparameters import NoiseBlocks, Prior, default_kernel_priors
+from .hyperparameters import NoiseBlocks, Prior, Units, default_kernel_priors, standardised_mean, standardising
 from .laplace import fit_outcomes, fits_scale
 from .search import FitWarning, maximised
-from .units import Units, standardised_mean, standardising
 
 
 class FitSettings(TypedDict, total=False):
@@ -111,7 +110,8 @@ def fit(
             means maximum likelihood.
         num_starts: how many searches there are. They start from the likeliest of many candidates: with much and little
             noise, short lengthscales, periods of a periodogram, and random numbers. With 1, the search starts from the
-            kernel's own numbers and draws no random numbers.
+            kernel's own numbers and draws no random numbers. A second search follows, from a start with more or less
+            noise, if a few iterations show that it may end higher.
         num_data: how many observations the hyperparameters are fitted to; the returned model holds all of them. A
             quarter of that number is chosen at random, and the others are their nearest neighbours, which show noise
             and short lengthscales. None uses all observations. "auto" uses all observations on a GPU, on a lattice,

@@ -16,7 +16,7 @@ from ..models import ExactGP, LatentGP, Outputs
 from ..models.means import ConstantMean, LinearMean
 from ..models.transforms import Affine
 from .evidence import LeaveOneOut, leave_one_out, log_marginal_likelihood, scores
-from .units import Buffer, Units, buffers
+from .hyperparameters import Buffer, Units, buffers
 
 # With more observations than this, a summary does not factor the covariance to compute the likelihood.
 _LARGEST_FACTOR = 5000
