@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_array
 from ..core.boxes import Sobol
+from ..core.checks import ArrayLike, as_array
 from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, Stack
 from .quasi_newton import ENDINGS, LIMIT, Optimum, minimize_in_unit_box
 
