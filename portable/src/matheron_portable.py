@@ -7,6 +7,9 @@
 Points `[s, n, d]` are each function's own. t outputs add an axis after n: `[s, n, t]` and `[s, n, t, d]`. JAX arrays
 give JAX arrays, under `jit`, `vmap`, `grad` and `lax.scan`, in their own dtype: with float32 JAX rounds the numbers of
 a float64 file. A file is data; nothing in it is run.
+
+A file is a tree of parts, each a map from points `[1 or s, n, d]` to values `[s, n, t]`: a function for each kind of
+part is below. Points and values are hyper-dual numbers, which carry their derivatives.
 """
 
 from __future__ import annotations
@@ -15,8 +18,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -28,9 +30,6 @@ __all__ = ["Functions", "load"]
 FORMAT = "matheron-functions-1"
 # NumPy evaluates points in blocks, so that no array has more numbers than this.
 _BLOCK = 1 << 22
-
-Slope = Callable[[int], Any]  # the derivatives [g, N, c] of features in coordinate i
-Features = tuple[Any, Slope]
 
 
 def load(path: str | os.PathLike[str]) -> Functions:
@@ -58,12 +57,12 @@ def load(path: str | os.PathLike[str]) -> Functions:
 
 
 def _node(tree: dict[str, Any], prefix: str, tensors: dict[str, Any]) -> SimpleNamespace:
-    """A part of the description, with the arrays that are its own, and its parts in order."""
+    """A part of the description, with the arrays and numbers that are its own, and its parts in order."""
     own = {name[len(prefix) :]: a for name, a in tensors.items() if name.startswith(prefix)}
     parts = {name: _node(part, f"{prefix}{name}.", tensors) for name, part in tree["parts"].items()}
-    none = dict.fromkeys(("phases", "frequencies", "members", "place", "slope", "M", "scale", "domain"))
-    arrays = {name: a for name, a in own.items() if "." not in name}
-    return SimpleNamespace(kind=tree["kind"], **none | tree["fields"] | arrays, parts=parts)
+    parts = parts.pop("parts").parts if "parts" in parts else list(parts.values())
+    none = dict.fromkeys(("frequencies", "projections", "members", "place", "domain", "mask"))
+    return SimpleNamespace(kind=tree["kind"], **none | tree["fields"] | own, parts=parts)
 
 
 class Functions:
@@ -72,390 +71,388 @@ class Functions:
     def __init__(self, node: SimpleNamespace) -> None:
         self.num_paths, self.num_outputs = node.num_paths, node.num_outputs
         self.input_dim, self.dtype = node.input_dim, np.dtype(node.dtype)
-        self._node, self._width = node.parts["function"], _width(node)
+        self._node, self._width = node.parts[0], _width(node)
 
     def __repr__(self) -> str:
         return f"Functions(num_paths={self.num_paths}, input_dim={self.input_dim}, num_outputs={self.num_outputs})"
 
     def __call__(self, x: Any) -> Any:
         """Values `[s, n]` at points `[n, d]`, or `[s, n, d]`, each function's own."""
-        return self._evaluated(x, gradient=False)[0]
+        return self._evaluated(x, 0)[0]
 
     def value_and_grad(self, x: Any) -> tuple[Any, Any]:
         """Values `[s, n]`, and gradients `[s, n, d]`."""
-        return self._evaluated(x, gradient=True)
+        return self._evaluated(x, self.input_dim)
 
-    def _evaluated(self, x: Any, gradient: bool) -> tuple[Any, Any]:
-        xp = _namespace(x)
+    def _evaluated(self, x: Any, slopes: int) -> list[Any]:
+        xp, s, d = _namespace(x), self.num_paths, self.input_dim
         x = np.asarray(x, self.dtype) if xp is np else x
-        if x.ndim == 3 and x.shape[0] == 1:
-            x = x[0]
-        if x.ndim not in (2, 3) or x.shape[-1] != self.input_dim or (x.ndim == 3 and x.shape[0] != self.num_paths):
-            s, d = self.num_paths, self.input_dim
+        if x.ndim not in (2, 3) or x.shape[-1] != d or (x.ndim == 3 and x.shape[0] not in (1, s)):
             raise ValueError(f"x: expected points [n, {d}], or [{s}, n, {d}] for each its own, got {list(x.shape)}")
-        step = max(1, _BLOCK // (self._width * (self.num_paths if x.ndim == 3 else 1)))
-        if xp is not np or x.shape[-2] <= step:
-            return self._shown(_values(self._node, x, xp, gradient), xp)
-        blocks = np.split(x, range(step, x.shape[-2], step), axis=-2)
-        f, df = zip(*(self._shown(_values(self._node, block, np, gradient), np) for block in blocks), strict=True)
-        return np.concatenate(f, axis=1), np.concatenate(df, axis=1) if gradient else None
+        x = x[None] if x.ndim == 2 else x
+        step = max(1, _BLOCK // (self._width * len(x) * max(slopes, 1)))
+        if xp is not np or x.shape[1] <= step:
+            return self._block(x, slopes, xp)
+        blocks = [self._block(block, slopes, np) for block in np.split(x, range(step, x.shape[1], step), axis=1)]
+        return [np.concatenate(each, axis=1) for each in zip(*blocks, strict=True)]
 
-    def _shown(self, pair: tuple[Any, Any], xp: Any) -> tuple[Any, Any]:
-        """`[s, t, n]` and `[s, t, n, d]` as users see them."""
-        single = self.num_outputs == 1
-
-        def shown(a: Any) -> Any:
-            a = a[:, 0] if single else xp.moveaxis(a, 1, 2)
-            return a.astype(self.dtype, copy=False) if xp is np else a
-
-        return _each(shown, pair)
-
-
-def _namespace(x: Any) -> Any:
-    jax = sys.modules.get("jax")  # anyone who has a JAX array has imported JAX
-    return jax.numpy if jax is not None and isinstance(x, jax.Array) else np
+    def _block(self, x: Any, slopes: int, xp: Any) -> list[Any]:
+        axes = {1: xp.eye(slopes, dtype=x.dtype)[:, None, None]} if slopes else {}  # [d, 1, 1, d]
+        f = _at(self._node, HyperDual({0: x} | axes))
+        shape = (self.num_paths, x.shape[1], self.num_outputs)
+        found = [xp.broadcast_to(f.parts[0], shape)]
+        if slopes:
+            found.append(xp.moveaxis(xp.broadcast_to(f.parts.get(1, 0.0), (slopes, *shape)), 0, -1))
+        found = [a[:, :, 0] if self.num_outputs == 1 else a for a in found]
+        return [a.astype(self.dtype) for a in found] if xp is np else found
 
 
 def _width(node: SimpleNamespace) -> int:
     """The most features of any term."""
     own = node.weights.shape[-1] if hasattr(node, "weights") else 1
-    return max([own, *map(_width, node.parts.values())])
+    return max([own, *map(_width, node.parts)])
 
 
-def _matmul(xp: Any, a: Any, b: Any) -> Any:
+def _namespace(*arrays: Any) -> Any:
+    jax = sys.modules.get("jax")  # anyone who has a JAX array has imported JAX
+    return jax.numpy if jax is not None and any(isinstance(a, jax.Array) for a in arrays) else np
+
+
+def _matmul(a: Any, b: Any) -> Any:
     """a b^T, on accelerators without TF32, whose eleven bits are too few for phases."""
-    return np.matmul(a, b.swapaxes(-1, -2)) if xp is np else xp.matmul(a, b.swapaxes(-1, -2), precision="highest")
+    xp = _namespace(a, b)
+    return a @ b.swapaxes(-1, -2) if xp is np else xp.matmul(a, b.swapaxes(-1, -2), precision="highest")
 
 
-def _values(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any, Any]:
-    """Values `[s, t, n]` and gradients `[s, t, n, d]` of a part; None without `gradient`."""
-    if node.kind == "Model":
-        return _model(node, x, xp, gradient)
-    if node.kind == "Selected":
-        return _each(lambda a: a[:, node.outputs], _values(node.parts["part"], x, xp, gradient))
-    if node.kind == "Mapped":
-        f, df = _values(node.parts["part"], x, xp, gradient)
-        value, slope = _mapped(node.name, node.arguments, f, xp)
-        return value, None if df is None else slope[..., None] * df
-    if node.kind == "Coordinates":
-        shape = (node.count, *x.shape[-2:])
-        eye = xp.broadcast_to(xp.eye(x.shape[-1], dtype=x.dtype)[:, None], (*shape[:1], shape[2], shape[1], shape[2]))
-        return xp.moveaxis(xp.broadcast_to(x, shape), 1, 2), eye if gradient else None
-    if node.kind == "Warped":
-        return _warped(node, x, xp, gradient)
-    if node.kind == "Composed":
-        z, dz = _values(node.parts["inner"], x, xp, gradient)  # [s, e, n], [s, e, n, d]
-        f, df = _values(node.parts["outer"], xp.moveaxis(z, 1, 2), xp, gradient)
-        return f, None if df is None else xp.einsum("stne,send->stnd", df, dz)
-    parts = list(node.parts["parts"].parts.values())
-    if node.kind == "Sum":
-        f, df = node.level[..., None], 0.0
-        for w, pair in zip(node.weights[..., None], (_values(part, x, xp, gradient) for part in parts), strict=True):
-            f, df = f + w * pair[0], df + w[..., None] * pair[1] if gradient else None
-        return f, df
-    if node.kind == "Product":
-        f, df = _values(parts[0], x, xp, gradient)
-        for g, dg in (_values(part, x, xp, gradient) for part in parts[1:]):
-            f, df = f * g, None if df is None else g[..., None] * df + f[..., None] * dg
-        return f, df
-    if node.kind == "SideBySide":
-        return _joined([_values(part, x, xp, gradient) for part in parts], 1, xp)
-    if node.kind != "Ensemble":
+class HyperDual:
+    """Numbers with their derivatives along sets of directions: the algebra of e_1, e_2, ... with e_i^2 = 0.
+
+    `parts[s]` is the derivative along the set s, a whole number with a bit for each direction; `parts[0]` are the
+    numbers themselves. What is missing is zero. Bit 0 is the gradient, with an axis of its own in front.
+    """
+
+    def __init__(self, parts: dict[int, Any]) -> None:
+        self.parts = parts
+
+    @property
+    def value(self) -> Any:
+        return self.parts[0]
+
+    @property
+    def xp(self) -> Any:
+        return _namespace(self.parts[0])
+
+    @property
+    def order(self) -> int:
+        return max(self.parts).bit_length()
+
+    def each(self, linear: Callable[[Any], Any]) -> HyperDual:
+        """A linear map of the numbers."""
+        return HyperDual({s: linear(a) for s, a in self.parts.items()})
+
+    def __add__(self, other: Any) -> HyperDual:
+        parts = dict(self.parts)
+        for s, a in (other.parts if isinstance(other, HyperDual) else {0: other}).items():
+            parts[s] = parts[s] + a if s in parts else a
+        return HyperDual(parts)
+
+    def __sub__(self, other: Any) -> HyperDual:
+        return self + (other.each(lambda a: -a) if isinstance(other, HyperDual) else -other)
+
+    def __mul__(self, other: Any) -> HyperDual:
+        if not isinstance(other, HyperDual):
+            return self.each(lambda a: a * other)
+        parts: dict[int, Any] = {}
+        for s, a in self.parts.items():
+            for r, b in other.parts.items():
+                if not s & r:  # no direction comes twice
+                    parts[s | r] = parts[s | r] + a * b if s | r in parts else a * b
+        return HyperDual(parts)
+
+    def through(self, derivatives: Sequence[Any]) -> HyperDual:
+        """g of the numbers, given g, g', g'', ... of the values: its Taylor series, which ends."""
+        total = HyperDual({0: derivatives[0]})
+        step = power = HyperDual({s: a for s, a in self.parts.items() if s})
+        for i, slope in enumerate(derivatives[1:], 1):
+            total, power = total + power * (slope / math.factorial(i)), power * step
+        return total
+
+
+# Parts by their kind.
+
+
+def _at(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    """A part at points `[1 or s, n, d]`."""
+    if node.kind not in _KINDS:
         raise ValueError(f"expected a file of this version of matheron_portable, got a part {node.kind!r}")
-    ends = np.cumsum([0, *node.counts])
-    shares = [x if x.ndim == 2 else x[node.order[a:b]] for a, b in pairwise(ends)]
-    whole = _joined([_values(p, share, xp, gradient) for p, share in zip(parts, shares, strict=True)], 0, xp)
-    return _each(lambda a: a[node.place], whole)
+    return _KINDS[node.kind](node, x)
 
 
-def _warped(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any, Any]:
-    """values(part(points(x))), with transforms of each coordinate and of each output."""
-    points, values = node.parts.get("points"), node.parts.get("values")
-    z, inner = (x, None) if points is None else _transformed(points, x, xp)
-    f, df = _values(node.parts["part"], z, xp, gradient)
-    if df is not None and inner is not None:
-        df = df * (inner if x.ndim == 2 else inner[:, None])
-    if values is None:
-        return f, df
-    out, outer = (xp.moveaxis(a, 2, 1) for a in _transformed(values, xp.moveaxis(f, 1, 2), xp))
-    return out, None if df is None else df * outer[..., None]
+def _sequential(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    for part in node.parts:
+        x = _at(part, x)
+    return x
 
 
-def _transformed(node: SimpleNamespace, x: Any, xp: Any, inverse: bool = False) -> tuple[Any, Any]:
-    """A transform, or its inverse, of each coordinate of x `[..., d]`, and its derivative."""
-    if node.kind == "Inverse":
-        return _transformed(node.parts["transform"], x, xp, not inverse)
-    if node.kind == "Chain":
-        slope, parts = xp.ones_like(x), list(node.parts["transforms"].parts.values())
-        for part in reversed(parts) if inverse else parts:
-            x, own = _transformed(part, x, xp, inverse)
-            slope = slope * own
-        return x, slope
-    mask = getattr(node, "mask", None)
-    inside = x if mask is None else xp.where(mask, x, 0.5)  # masked entries have no logarithm
-    if node.kind == "Masked":
-        y, slope = _transformed(node.parts["transform"], inside, xp, inverse)
-    else:
-        y, slope = _warp(node, inside, xp, inverse)
-    return (y, slope + xp.zeros_like(x)) if mask is None else (xp.where(mask, y, x), xp.where(mask, slope, 1.0))
+def _affine(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    return x.each(lambda a: _matmul(a, node.M.T)) + node.b
 
 
-def _warp(node: SimpleNamespace, x: Any, xp: Any, inverse: bool) -> tuple[Any, Any]:
-    if node.kind == "Affine":
-        return (
-            ((x - node.offset) / node.scale, 1 / node.scale) if inverse else (x * node.scale + node.offset, node.scale)
-        )
-    if node.kind in ("Exp", "Log"):
-        rate = np.log(node.base) if node.kind == "Log" else 1.0
-        if inverse == (node.kind == "Log"):
-            return xp.exp(rate * x), rate * xp.exp(rate * x)
-        return xp.log(x) / rate, 1 / (rate * x)
-    if node.kind == "SignedExp":
-        if inverse:
-            return xp.sign(x) * xp.log1p(abs(x)), 1 / (1 + abs(x))
-        return xp.sign(x) * xp.expm1(abs(x)), xp.exp(abs(x))
-    if node.kind == "Power":
-        p = 1 / node.exponent if inverse else node.exponent
-        return x**p, p * x ** (p - 1)
-    if node.kind == "Kumaraswamy":
-        a, b, eps = node.a, node.b, node.eps
-        if inverse:
-            v = (1 - x) ** (1 / b)
-            u = (1 - v) ** (1 / a)
-            return (u - eps) / (1 - 2 * eps), u * v / ((1 - v) * (1 - x) * a * b * (1 - 2 * eps))
-        u = xp.clip(x * (1 - 2 * eps) + eps, eps, 1 - eps)
-        slope = a * b * u ** (a - 1) * (1 - u**a) ** (b - 1) * (1 - 2 * eps)
-        return 1 - (1 - u**a) ** b, slope * ((x >= 0) & (x <= 1))
-    if node.kind not in ("BoxCox", "YeoJohnson"):
-        raise ValueError(f"expected a file of this version of matheron_portable, got a transform {node.kind!r}")
-    p, sign, shift = node.power, 1.0, 0.0
-    if node.kind == "YeoJohnson":  # the logarithm of 1 + |x|
-        p, sign, shift = xp.where(x < 0, 2 - node.power, node.power), xp.where(x < 0, -1.0, 1.0), 1.0
-    zero = abs(p) < np.finfo(np.float64).eps
-    safe, magnitude = xp.where(zero, 1.0, p), sign * x
-    if inverse:
-        u = xp.exp(xp.where(zero, magnitude, xp.log1p(safe * magnitude) / safe))
-        return sign * (u - shift), u ** (1 - p)
-    log = xp.log(magnitude + shift)
-    return sign * xp.where(zero, log, xp.expm1(safe * log) / safe), xp.exp((p - 1) * log)
+def _selected(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    return x.each(lambda a: a[..., node.outputs])
 
 
-def _mapped(name: str, arguments: list, f: Any, xp: Any) -> tuple[Any, Any]:
-    """phi(f) and phi'(f)."""
-    if name == "ndtr":
-        erf = np.vectorize(math.erf, otypes=[f.dtype]) if xp is np else sys.modules["jax"].scipy.special.erf
-        return 0.5 * (1 + erf(f / math.sqrt(2))), xp.exp(-0.5 * f * f) / math.sqrt(2 * math.pi)
-    if name == "clamp":
-        low, high = (-math.inf if arguments[0] is None else arguments[0]), arguments[1]
-        inside = (f >= low) & (f <= (math.inf if high is None else high))
-        return xp.clip(f, low, high), inside.astype(f.dtype)
-    if name == "power":
-        return f ** arguments[0], arguments[0] * f ** (arguments[0] - 1)
-    known: dict[str, Callable[[Any], tuple[Any, Any]]] = {
-        "abs": lambda f: (xp.abs(f), xp.sign(f)),
-        "atan": lambda f: (xp.arctan(f), 1 / (1 + f * f)),
-        "cos": lambda f: (xp.cos(f), -xp.sin(f)),
-        "exp": lambda f: (xp.exp(f), xp.exp(f)),
-        "expm1": lambda f: (xp.expm1(f), xp.exp(f)),
-        "log": lambda f: (xp.log(f), 1 / f),
-        "log1p": lambda f: (xp.log1p(f), 1 / (1 + f)),
-        "reciprocal": lambda f: (1 / f, -1 / (f * f)),
-        "relu": lambda f: (xp.maximum(f, 0), (f > 0).astype(f.dtype)),
-        "sigmoid": lambda f: (0.5 * (1 + xp.tanh(f / 2)), 0.25 * (1 - xp.tanh(f / 2) ** 2)),
-        "sin": lambda f: (xp.sin(f), xp.cos(f)),
-        "softplus": lambda f: (xp.logaddexp(f, 0), 0.5 * (1 + xp.tanh(f / 2))),
-        "sqrt": lambda f: (xp.sqrt(f), 0.5 / xp.sqrt(f)),
-        "square": lambda f: (f * f, 2 * f),
-        "tanh": lambda f: (xp.tanh(f), 1 - xp.tanh(f) ** 2),
-    }
-    if name not in known:
-        raise ValueError(f"expected a file of this version of matheron_portable, got a function {name!r}")
-    return known[name](f)
+def _coordinates(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    return x + x.xp.zeros((node.count, 1, 1), x.value.dtype)
 
 
-def _each(function: Callable[[Any], Any], pair: tuple[Any, Any]) -> tuple[Any, Any]:
-    return function(pair[0]), None if pair[1] is None else function(pair[1])
+def _sum(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    each = [_at(part, x) * w[:, None] for w, part in zip(node.weights, node.parts, strict=True)]
+    return sum(each[1:], start=each[0]) + node.level[:, None]
 
 
-def _joined(pairs: list[tuple[Any, Any]], axis: int, xp: Any) -> tuple[Any, Any]:
-    f, df = zip(*pairs, strict=True)
-    return xp.concatenate(f, axis), None if df[0] is None else xp.concatenate(df, axis)
+def _product(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    first, *others = (_at(part, x) for part in node.parts)
+    return math.prod(others, start=first)
 
 
-def _model(node: SimpleNamespace, x: Any, xp: Any, gradient: bool) -> tuple[Any, Any]:
-    """scale (level + slope . z + sum of terms at z) + offset, z = x M + b."""
-    z, diagonal = x, node.M is not None and node.M.ndim == 1
-    if node.M is not None:
-        z = (x * node.M if diagonal else _matmul(xp, x, node.M.T)) + node.b
+def _side_by_side(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    return _joined([_at(part, x) for part in node.parts], -1)
+
+
+def _ensemble(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    ends = pairwise(np.cumsum([0, *node.counts]))
+    shares = [x.each(lambda a, mine=node.order[i:j]: _rows(a, mine)) for i, j in ends]
+    whole = _joined([_at(part, share) for part, share in zip(node.parts, shares, strict=True)], -3)
+    return whole.each(lambda a: _rows(a, node.place))
+
+
+def _rows(a: Any, index: Any) -> Any:
+    """Some of the paths of `[..., 1 or s, n, t]`."""
+    return a if index is None or a.shape[-3] == 1 else a[..., index, :, :]
+
+
+def _joined(each: list[HyperDual], axis: int) -> HyperDual:
+    xp, parts = _namespace(*(f.value for f in each)), {0: [f.value for f in each]}
+    if any(1 in f.parts for f in each):
+        d = max(f.parts[1].shape[0] for f in each if 1 in f.parts)
+        parts[1] = [xp.broadcast_to(f.parts.get(1, 0.0), (d, *f.value.shape)) for f in each]
+    return HyperDual({s: xp.concatenate(some, axis) for s, some in parts.items()})
+
+
+# The paths of one model: sums of terms.
+
+
+def _model(node: SimpleNamespace, z: HyperDual) -> HyperDual:
     if node.domain is not None:
-        outside = ((z < node.domain[0]) | (z > node.domain[1])).any(-1)[..., None]
-        z = xp.where(outside, xp.nan, z)
-    flat = xp.zeros_like(z[None] if z.ndim == 2 else z)  # [1 or s, n, e]
-    f = node.level[..., None] + flat[..., 0][:, None]  # [s, t, n]
-    df = node.level[..., None, None] * 0 + flat[:, None] if gradient else None  # [s, t, n, e]
-    if node.slope is not None:
-        f, df = f + _matmul(xp, node.slope, z), None if df is None else df + node.slope[:, None]
-    for term in node.parts["terms"].parts.values():
-        more, slopes = _term(term, z, xp, gradient)
-        f, df = f + more, None if df is None else df + slopes
-    if df is not None and node.M is not None:
-        df = df * node.M if diagonal else _matmul(xp, df, node.M)
-    if node.scale is None:
-        return f, df
-    return f * node.scale[:, None] + node.offset[:, None], None if df is None else df * node.scale[:, None, None]
+        outside = ((z.value < node.domain[0]) | (z.value > node.domain[1])).any(-1, keepdims=True)
+        z = z + z.xp.where(outside, np.nan, 0.0)
+    first, *others = (_term(term, z) for term in node.parts)
+    return sum(others, start=first)
 
 
-def _term(node: SimpleNamespace, z: Any, xp: Any, gradient: bool) -> tuple[Any, Any]:
+def _term(node: SimpleNamespace, z: HyperDual) -> HyperDual:
     """sum_c W_c phi_c(z): weights `[g, m, t, c]`, of the m paths of each of g versions of the basis."""
-    W, own = node.weights, z.ndim == 3
-    g, m, t, c = W.shape
-    if own:
-        mine = (z if node.members is None else z[node.members]).reshape(g, -1, z.shape[-1])  # [g, m n, e]
-    else:
-        mine = z[None]
-    Phi, slope = _FEATURES[node.kind](node, mine, xp)
+    (g, m, t, c), members = node.weights.shape, node.members
+    z = z.each(lambda a: a[..., None, :, :, :] if members is None or a.shape[-3] == 1 else a[..., members, :, :])
+    Phi = _waves(node, z) if node.kind == "Waves" else _centred(node, z)  # [g, 1 or m, n, c]
 
     def weighted(Phi: Any) -> Any:
-        Phi = xp.broadcast_to(Phi, (g, mine.shape[1], c))
-        rows = W.reshape(g * m, t, c) if own else W.reshape(g, m * t, c)
-        sums = _matmul(xp, rows, Phi.reshape(g * m, -1, c) if own else Phi).reshape(g * m, t, -1)
-        return sums if node.place is None else sums[node.place]  # [s, t, n]
+        Phi = _namespace(Phi).broadcast_to(Phi, (*Phi.shape[:-4], g, *Phi.shape[-3:-1], c))
+        k = Phi.shape[-3]
+        sums = _matmul(Phi, node.weights.reshape(g, k, -1, c))  # [g, k, n, m t / k]
+        sums = sums.reshape(*sums.shape[:-1], -1, t).swapaxes(-2, -3)  # [g, k, m / k, n, t]
+        return _rows(sums.reshape(*Phi.shape[:-4], g * m, -1, t), node.place)
 
-    slopes = xp.stack([weighted(slope(i)) for i in range(z.shape[-1])], -1) if gradient else None
-    return weighted(Phi), slopes
-
-
-def _waves(node: SimpleNamespace, z: Any, xp: Any) -> Features:
-    theta = node.frequencies  # [g, f, e]
-    P = _matmul(xp, z - node.origin, theta) + (0 if node.phases is None else node.phases[:, None])  # [g, N, f]
-    if node.phases is not None:
-        return xp.cos(P), lambda i: -xp.sin(P) * theta[:, None, :, i]
-    C, S = xp.cos(P), xp.sin(P)
-    both = partial(xp.concatenate, axis=-1)
-    return both([C, S]), lambda i: both([-S * theta[:, None, :, i], C * theta[:, None, :, i]])
+    return Phi.each(weighted)
 
 
-def _products(node: SimpleNamespace, z: Any, xp: Any) -> Features:
-    A = node.projections  # [g, p, c, e + 1]
-    forms = [_matmul(xp, z, A[:, j, :, :-1]) + A[:, j, None, :, -1] for j in range(A.shape[1])]
-    slopes: list[Slope] = [partial(lambda j, i: A[:, j, None, :, i], j) for j in range(A.shape[1])]
+def _waves(node: SimpleNamespace, z: HyperDual) -> HyperDual:
+    """cos(theta_i . (z - origin) + tau_i) prod_j (a_ij . (z, 1))."""
+    Phi = HyperDual({0: np.ones((1, 1, 1, 1), node.weights.dtype)})
     if node.frequencies is not None:
-        cosines, slope = _waves(node, z, xp)
-        forms, slopes = [*forms, cosines], [*slopes, slope]
-
-    def product_rule(i: int) -> Any:
-        return sum(math.prod(forms[:j] + forms[j + 1 :], start=own(i)) for j, own in enumerate(slopes))
-
-    return math.prod(forms[1:], start=forms[0]), product_rule
+        P = (z - node.origin).each(lambda a: _matmul(a, node.frequencies[:, None])) + node.phases[:, None, None]
+        Phi = _cosine(P)
+    for A in () if node.projections is None else node.projections.swapaxes(0, 1)[:, :, None]:  # [g, 1, c, d + 1]
+        Phi = (z.each(lambda a, A=A: _matmul(a, A[..., :-1])) + A[..., None, :, -1]) * Phi
+    return Phi
 
 
-def _centred(node: SimpleNamespace, z: Any, xp: Any) -> Features:
-    """k(z, z_j), or its derivatives along directions in z_j and z: products of factors, each with its derivatives along
-    every set of the directions. Sets are whole numbers, a bit for each direction; coordinate i is one more of these."""
-    factors = [_factor(factor, z, xp) for factor in node.parts["factors"].parts.values()]
-
-    def along(i: int | None) -> Any:
-        first, *others = [factor(i) for factor in factors]
-        for other in others:
-            first = [sum(first[a] * other[s ^ a] for a in _subsets(s)) for s in range(len(first))]
-        return first[-1]
-
-    return along(None), along
+def _cosine(P: HyperDual) -> HyperDual:
+    return P.through([P.xp.cos(P.value + i * (math.pi / 2)) for i in range(P.order + 1)])
 
 
-def _factor(node: SimpleNamespace, z: Any, xp: Any) -> Callable[[int | None], list[Any]]:
+def _centred(node: SimpleNamespace, z: HyperDual) -> HyperDual:
+    """k(z, z_j), a product of factors, or its derivatives along directions in z and in z_j."""
+    q, p = len(node.left), len(node.right)
+    z = HyperDual(z.parts | {2 << i: u[None, None, None] for i, u in enumerate(node.left)})
+    Z = HyperDual({0: node.centres} | {2 << i: v for i, v in enumerate(node.right, q)})
+    Phi, wanted = _product(node, (z, Z)), (2 << (p + q)) - 2  # type: ignore[arg-type]
+    return HyperDual({0: Phi.parts.get(wanted, 0 * Phi.value)} | {1: Phi.parts[s] for s in Phi.parts if s == wanted + 1})
+
+
+def _factor(node: SimpleNamespace, points: tuple[HyperDual, HyperDual]) -> HyperDual:
     """profile(|E(z) - E(z_j)|^2), E = [A z, r cos(B z), r sin(B z)] about the origin; or a power of E(z) . E(z_j)."""
-    z, A, B, r, C = z - node.origin, node.linear, node.frequencies, node.sizes, node.centres
-    C, left = (C, list(node.left)) if C.ndim == 3 else (C[None], [])  # [sets of directions in z_j, c, e]
-    P = _matmul(xp, z, B)
-    turns, p, dot = [xp.cos(P), -xp.sin(P), -xp.cos(P), xp.sin(P)], len(C), node.profile == "dot"
-
-    def embedded(ways: list[Any]) -> Any:
-        """E(z), differentiated along directions."""
-        n, size = len(ways), math.prod((B @ u for u in ways), start=r)
-        line = _matmul(xp, z, A) if n == 0 else xp.broadcast_to((A @ ways[0]) * (n == 1), (*P.shape[:-1], len(A)))
-        return xp.concatenate([line, size * turns[n % 4], size * turns[(n + 3) % 4]], -1)
-
-    def inner(E: list[Any], s: int) -> Any:
-        """E(z) . E(z_j), or |E(z) - E(z_j)|^2, differentiated along the set s."""
-        if dot:
-            return _matmul(xp, E[s // p], C[s % p])
-
-        def difference(a: int, e: int) -> Any:
-            of_z = E[a // p][..., e, None] if a % p == 0 else 0.0
-            return of_z - C[a, :, e] if a < p else of_z
-
-        pairs = [(a, s ^ a, 2.0) for a in _subsets(s) if a & s & -s] or [(0, 0, 1.0)]
-        return sum(w * difference(a, e) * difference(b, e) for e in range(C.shape[-1]) for a, b, w in pairs)
-
-    E, order = [embedded([u for j, u in enumerate(left) if s >> j & 1]) for s in range(1 << len(left))], len(left) + 2
-    q = [inner(E, s) for s in range(p * len(E))]
-    profile = _profile(node, q[0], order + p.bit_length() - 1, xp)
-
-    def along(i: int | None) -> list[Any]:
-        if i is None:
-            return [_composed(profile, q, s) for s in range(len(q))]
-        ways = [*left, np.eye(z.shape[-1], dtype=node.origin.dtype)[i]]
-        more = [embedded([u for j, u in enumerate(ways) if s >> j & 1]) for s in range(len(E), 2 * len(E))]
-        whole = [*q, *(inner([*E, *more], s) for s in range(len(q), 2 * len(q)))]
-        return [_composed(profile, whole, s) for s in range(len(whole))]
-
-    return along
+    terms, dot = [], node.profile == "dot"
+    z, Z = (each - node.origin for each in points)
+    P, Q = (each.each(lambda a: _matmul(a, node.B)) for each in (z, Z))
+    turns = [(_cosine(P - shift) * node.r, _cosine(Q - shift) * node.r) for shift in (0.0, math.pi / 2)]
+    for E, C in [(z.each(lambda a: _matmul(a, node.A)), Z.each(lambda a: _matmul(a, node.A))), *turns]:
+        for e in range(C.value.shape[-1]):
+            one, other = E.each(lambda a, e=e: a[..., e, None]), C.each(lambda a, e=e: a[..., e])
+            terms.append(one * other if dot else (one - other) * (one - other))
+    q = sum(terms[1:], start=terms[0])
+    return q.through(_profile(node, q.value, q.order, q.xp))
 
 
-def _composed(profile: list[Any], q: list[Any], s: int) -> Any:
-    """The derivative of profile(q) along a set: a sum over its partitions (Faa di Bruno)."""
-    return sum(math.prod((q[part] for part in parts), start=profile[len(parts)]) for parts in _partitions(s))
-
-
-def _subsets(s: int) -> list[int]:
-    return [a for a in range(s + 1) if a & s == a]
-
-
-def _partitions(s: int) -> list[list[int]]:
-    if s == 0:
-        return [[]]
-    return [[a, *rest] for a in _subsets(s) if a & s & -s for rest in _partitions(s ^ a)]
-
-
-def _profile(node: SimpleNamespace, q: Any, count: int, xp: Any) -> list[Any]:
-    """k(q) and its first derivatives. Roots are of q plus less than its rounding error: so `jax.grad` is finite at
-    centres."""
-    eps, numbers, orders = float(xp.finfo(q.dtype).eps), node.numbers, range(count)
+def _profile(node: SimpleNamespace, q: Any, order: int, xp: Any) -> list[Any]:
+    """k(q) and its derivatives. Roots are of q plus less than its rounding error: so `jax.grad` is finite at centres."""
+    eps, p, number, orders = float(xp.finfo(q.dtype).eps), node.power, node.number, range(order + 1)
     if node.profile == "rbf":
         k = xp.exp(-0.5 * q)
         return [(-0.5) ** i * k for i in orders]
     if node.profile == "dot":
-        n, u = node.power, q + numbers.flat[0]
-        return [math.perm(n, i) * u ** max(n - i, 0) for i in orders]
+        return [math.perm(p, i) * (q + number) ** max(p - i, 0) for i in orders]
     if node.profile == "rational_quadratic":
-        alpha, base = numbers.flat[0], 1 + q / (2 * numbers.flat[0])
-        return [math.prod(-(alpha + j) / (2 * alpha) for j in range(i)) * base ** (-alpha - i) for i in orders]
+        factors = [math.prod(-(number + j) / (2 * number) for j in range(i)) for i in orders]
+        return [factor * (1 + q / (2 * number)) ** (-number - i) for i, factor in enumerate(factors)]
     if node.profile == "spherical":
         r = xp.minimum(xp.sqrt(q + eps**2), 1.0)
-        return [1 - 1.5 * r + 0.5 * r**3, (r**2 - 1) * 0.75 / r]
+        return [1 - 1.5 * r + 0.5 * r**3, 0.75 * (r - 1 / r)]
     if node.profile != "matern":
         raise ValueError(f"expected a file of this version of matheron_portable, got a profile {node.profile!r}")
-    row = numbers if numbers.ndim == 1 else numbers[0]
-    powers = {j + (0 if row is numbers else node.lowest): float(c) for j, c in enumerate(row) if c}
-    rough, far, found = len(powers) == 1, 87.0 if q.dtype == np.float32 else 700.0, []
-    s = xp.minimum(xp.sqrt(q + (eps**2 if rough else eps / 10)), far)
+    s = xp.minimum(xp.sqrt(q + (eps / 10 if p else eps**2)), 1e4)
     decay = xp.exp(-s)
-    for _ in orders:
-        found.append(sum(c * s**j for j, c in powers.items()) * decay)
-        after: dict[int, float] = {}
-        for j, c in powers.items():  # the derivative of c s^j exp(-s) with respect to q = s^2
-            after[j - 2] = after.get(j - 2, 0.0) + j * c / 2
-            after[j - 1] = after.get(j - 1, 0.0) - c / 2
-        largest = max(map(abs, after.values()))
-        # drops the coefficients that cancel up to rounding
-        powers = {j: c for j, c in after.items() if abs(c) > 1e-6 * largest * eps**0.5}
-    return found
+    m = {0: decay, 1: (1 + s) * decay}  # m[p] is the profile for nu = p + 1/2, by the recurrence of Bessel functions
+    for j in range(2, p + 1):
+        m[j] = m[j - 1] + s * s * m[j - 2] / ((2 * j - 1) * (2 * j - 3))
+    for j in range(-1, p - order - 1, -1):
+        m[j] = -decay / s if j == -1 else (m[j + 2] - m[j + 1]) * ((2 * j + 3) * (2 * j + 1)) / (s * s)
+    return [m[p - i] / math.prod(-2 * (2 * (p - j) - 1) for j in range(i)) for i in orders]
 
 
-_FEATURES: dict[str, Callable[[SimpleNamespace, Any, Any], Features]] = {
-    "Waves": _waves,
-    "Products": _products,
-    "Centred": _centred,
-    "Slopes": _centred,
+# Maps of values, and transforms of points and of values.
+
+
+def _mapped(node: SimpleNamespace, x: HyperDual) -> HyperDual:
+    return _map(node.name, x, *node.arguments)
+
+
+def _map(name: str, x: HyperDual, *arguments: Any) -> HyperDual:
+    """phi(x), given phi and phi' at its value."""
+    if name not in _FUNCTIONS:
+        raise ValueError(f"expected a file of this version of matheron_portable, got a function {name!r}")
+    return x.through(_FUNCTIONS[name](x.value, x.xp, *arguments))
+
+
+def _clamp(f: Any, xp: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
+    return xp.clip(f, low, high), ((f >= low) & (f <= high)).astype(f.dtype)
+
+
+def _ndtr(f: Any, xp: Any) -> tuple[Any, Any]:
+    erf = np.vectorize(math.erf, otypes=[f.dtype]) if xp is np else sys.modules["jax"].scipy.special.erf
+    return 0.5 * (1 + erf(f / math.sqrt(2))), xp.exp(-0.5 * f * f) / math.sqrt(2 * math.pi)
+
+
+_FUNCTIONS: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "abs": lambda f, xp: (xp.abs(f), xp.sign(f)),
+    "atan": lambda f, xp: (xp.arctan(f), 1 / (1 + f * f)),
+    "clamp": _clamp,
+    "cos": lambda f, xp: (xp.cos(f), -xp.sin(f)),
+    "exp": lambda f, xp: (xp.exp(f), xp.exp(f)),
+    "expm1": lambda f, xp: (xp.expm1(f), xp.exp(f)),
+    "log": lambda f, xp: (xp.log(f), 1 / f),
+    "log1p": lambda f, xp: (xp.log1p(f), 1 / (1 + f)),
+    "ndtr": _ndtr,
+    "power": lambda f, xp, p: (f**p, p * f ** (p - 1)),
+    "reciprocal": lambda f, xp: (1 / f, -1 / (f * f)),
+    "relu": lambda f, xp: (xp.maximum(f, 0), (f > 0).astype(f.dtype)),
+    "sigmoid": lambda f, xp: (0.5 * (1 + xp.tanh(f / 2)), 0.25 * (1 - xp.tanh(f / 2) ** 2)),
+    "sin": lambda f, xp: (xp.sin(f), xp.cos(f)),
+    "softplus": lambda f, xp: (xp.logaddexp(f, 0), 0.5 * (1 + xp.tanh(f / 2))),
+    "sqrt": lambda f, xp: (xp.sqrt(f), 0.5 / xp.sqrt(f)),
+    "square": lambda f, xp: (f * f, 2 * f),
+    "tanh": lambda f, xp: (xp.tanh(f), 1 - xp.tanh(f) ** 2),
+}
+
+
+def _transformed(node: SimpleNamespace, x: HyperDual, inverse: bool = False) -> HyperDual:
+    """A transform of each coordinate, or its inverse; entries outside of its mask stay."""
+    if node.kind == "Inverse":
+        return _transformed(node.parts[0], x, not inverse)
+    inside = x if node.mask is None else x * node.mask + 0.5 * ~node.mask
+    y = _transformed(node.parts[0], inside, inverse) if node.kind == "Masked" else _WARPS[node.kind](node, inside, inverse)
+    return y if node.mask is None else y * node.mask + x * ~node.mask
+
+
+def _exp(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
+    """exp, or the logarithm to some base."""
+    rate = np.log(node.base) if node.kind == "Log" else 1.0
+    return _map("log", x) * (1 / rate) if inverse == (node.kind == "Exp") else _map("exp", x * rate)
+
+
+def _signed(x: HyperDual, function: Callable[[HyperDual, bool], HyperDual]) -> HyperDual:
+    """function(x) for x >= 0, -function(-x) for x < 0, of a function that is 0 at 0."""
+    return function(_map("clamp", x, 0.0, None), False) - function(_map("relu", x * -1.0), True)
+
+
+def _signed_exp(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
+    return _signed(x, lambda u, below: _map("log1p" if inverse else "expm1", u))
+
+
+def _power(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
+    return _map("power", x, 1 / node.exponent if inverse else node.exponent)
+
+
+def _kumaraswamy(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
+    """1 - (1 - u^a)^b, u = x but for eps at both ends."""
+    a, b, eps = node.a, node.b, node.eps
+    if inverse:
+        u = _map("power", _map("power", x * -1.0 + 1, 1 / b) * -1.0 + 1, 1 / a)
+        return (u - eps) * (1 / (1 - 2 * eps))
+    u = _map("clamp", x * (1 - 2 * eps) + eps, eps, 1 - eps)
+    return _map("power", _map("power", u, a) * -1.0 + 1, b) * -1.0 + 1
+
+
+def _box_cox(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
+    if inverse:
+        return _box_cox_1(x, node.power, True) + 1
+    return _box_cox_1(x - 1, node.power, False)
+
+
+def _yeo_johnson(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
+    return _signed(x, lambda u, below: _box_cox_1(u, 2 - node.power if below else node.power, inverse))
+
+
+def _box_cox_1(u: HyperDual, power: Any, inverse: bool) -> HyperDual:
+    """((1 + u)^p - 1) / p, or its inverse; for p = 0 the logarithm, to which a tiny p gives the same."""
+    p = np.where(np.abs(power) < np.finfo(np.float64).eps, 1e-20, power)
+    if inverse:
+        return _map("expm1", _map("log1p", u * p) * (1 / p))
+    return _map("expm1", _map("log1p", u) * p) * (1 / p)
+
+
+_WARPS = {
+    "BoxCox": _box_cox,
+    "Exp": _exp,
+    "Kumaraswamy": _kumaraswamy,
+    "Log": _exp,
+    "Power": _power,
+    "SignedExp": _signed_exp,
+    "YeoJohnson": _yeo_johnson,
+}
+_KINDS: dict[str, Callable[..., HyperDual]] = {
+    "Affine": _affine,
+    "Coordinates": _coordinates,
+    "Ensemble": _ensemble,
+    "Factor": _factor,
+    "Mapped": _mapped,
+    "Model": _model,
+    "Product": _product,
+    "Selected": _selected,
+    "Sequential": _sequential,
+    "SideBySide": _side_by_side,
+    "Sum": _sum,
+    **dict.fromkeys((*_WARPS, "Inverse", "Masked"), _transformed),
 }

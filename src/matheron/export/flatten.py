@@ -57,7 +57,7 @@ from ..paths import (
 )
 from ..paths.algebra import Combined, Elementwise
 from . import module
-from .module import FunctionModule, embedded
+from .module import FunctionModule
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
@@ -86,8 +86,9 @@ class Rules(Generic[T]):
         return self.known.get(type(thing), self.refuse)(thing, *more)
 
 
-# For a larger nu, the polynomial of a Matern kernel overflows float32.
+# For a larger nu, the kernel is nearly an RBF, and its recurrence long.
 _LARGEST_NU = 20.5
+_ONE = torch.ones((), dtype=torch.float64, device="cpu")
 
 
 @torch.no_grad()
@@ -122,7 +123,7 @@ def _(functions: PartialDerivatives) -> nn.Module:
         )
     models = module.SideBySideModule([_model(record) for record in records])
     order = torch.arange(t * len(records), device=functions.device).reshape(-1, t).mT.reshape(-1)
-    return module.SelectedModule(models, order)
+    return nn.Sequential(models, module.SelectedModule(order))
 
 
 def _parts(functions: Combined | Composition) -> list[nn.Module]:
@@ -159,24 +160,23 @@ def _(functions: PointwiseProduct) -> nn.Module:
 
 @flattened.of(Mapped)
 def _(functions: Mapped) -> nn.Module:
-    function, (part,) = functions.function, _parts(functions)
+    function, (part,), t = functions.function, _parts(functions), functions.functions[0].num_outputs
     if isinstance(function, Elementwise):
-        return module.MappedModule(part, function.name, function.arguments, functions.dtype)
+        return nn.Sequential(part, module.MappedModule(function.name, function.arguments, functions.dtype))
     if isinstance(function, OwnFunction):
-        return module.CalledModule(part, function.owned(), functions.functions[0].num_outputs > 1)
-    return module.WarpedModule(part, values=as_it_is(function))
+        return nn.Sequential(part, module.CalledModule(function.owned(), t > 1))
+    return nn.Sequential(part, *maps(function, t, functions._origin))
 
 
 @flattened.of(Composition)
 def _(functions: Composition) -> nn.Module:
-    return module.ComposedModule(*_parts(functions))
+    return nn.Sequential(*reversed(_parts(functions)))
 
 
 @flattened.of(Coordinates)
 def _(functions: Coordinates) -> nn.Module:
-    coordinates = module.CoordinatesModule(functions.count)
-    transform = functions.input_transform
-    return coordinates if transform is None else module.WarpedModule(coordinates, as_it_is(transform))
+    inward = maps(functions.input_transform, functions.input_dim, functions._origin)
+    return nn.Sequential(*inward, module.CoordinatesModule(functions.count))
 
 
 @flattened.of(PosteriorMean)
@@ -188,7 +188,7 @@ def _(functions: PosteriorMean) -> nn.Module:
     if isinstance(paths, Stack):
         return module.SideBySideModule(_means(functions, paths.functions))
     if isinstance(paths, Selection):
-        return module.SelectedModule(_means(functions, paths.functions)[0], paths.outputs)
+        return nn.Sequential(*_means(functions, paths.functions), module.SelectedModule(paths.outputs))
     if isinstance(paths, LinearCombination):
         return module.SumModule(_means(functions, paths.functions), paths.weights, paths.level)
     if isinstance(paths, EnsemblePaths) and not functions.own:
@@ -205,51 +205,42 @@ def _means(functions: PosteriorMean, parts: Iterable[AbstractFunctions]) -> list
 
 @flattened.of(EnsemblePaths)
 def _(functions: EnsemblePaths) -> nn.Module:
-    order = functions.owner.argsort(stable=True)
+    members = [flattened(member) for member in functions.members]
     counts = [member.num_paths for member in functions.members]
-    return module.EnsembleModule([flattened(m) for m in functions.members], order, order.argsort(), counts)
+    return module.EnsembleModule(members, functions.owner.argsort(stable=True), counts)
 
 
 @flattened.of(SelectedPaths)
 @flattened.of(Selection)
 def _(functions: Selection) -> nn.Module:
-    return module.SelectedModule(_parts(functions)[0], functions.outputs)
+    return nn.Sequential(*_parts(functions), module.SelectedModule(functions.outputs))
 
 
 def _model(record: Record) -> nn.Module:
-    """The paths of one model."""
+    """The paths of one model, between its transforms."""
     s, t, d, origin = record.num_paths, record.num_outputs, record.input_dim, record.origin
-    slope, level = affine_mean(record.mean, d) or (origin.new_zeros(1, d), origin.new_zeros(1))  # [1 or t, d], [1 or t]
-    mean = as_it_is(record.mean) if affine_mean(record.mean, d) is None else None
-    level = level.to(origin).expand(s, t).clone()
-    terms: list[module.TermModule] = []
+    affine = affine_mean(record.mean, d)
+    slope, level = affine or (origin.new_zeros(1, d), origin.new_zeros(1))  # [1 or t, d], [1 or t]
+    constants = torch.cat([slope.expand(t, d), level.expand(t)[:, None]], dim=1).to(origin).repeat(s, 1, 1)
+    terms = []
     for term in record.terms:
         for part in _terms(term):
             if isinstance(part, module.TermModule):
                 terms.append(part)
             else:  # a constant of each path, [s, t]
-                level += part.to(level)
-    inner = outer = points = values = None
-    if record.input_transform is not None:
-        Mb = affine(record.input_transform, record.input_transform.input_dim(d))
-        if Mb is None:
-            points = as_it_is(record.input_transform)
-        else:
-            M, b = Mb
-            inner = (M.diagonal() if _is_diagonal(M) else M).to(origin), b.to(origin)
-    if record.output_transform is not None:
-        Mb = affine(record.output_transform, t)
-        if Mb is None:
-            values = as_it_is(record.output_transform)
-        else:
-            outer = Mb[0].diagonal().to(origin), Mb[1].to(origin)
+                constants[..., -1] += part.to(constants)
+    if bool(constants.any()) or not terms:
+        one = torch.eye(d + 1, dtype=origin.dtype, device=origin.device)
+        terms.append(module.WavesModule(constants[None], projections=one[None, None]))
     domain = record.domain
     if domain is not None:  # with the same slack as `evaluate.inner_points`
         slack = 1e-6 * (domain[1] - domain[0])
         domain = torch.stack([domain[0] - slack, domain[1] + slack])
-    slope = slope.to(origin).expand(t, d) if bool(slope.any()) else None
-    model = module.ModelModule(terms, level, slope, inner, outer, domain, mean)
-    return model if points is None and values is None else module.WarpedModule(model, points, values)
+    model = module.ModelModule(terms, domain, as_it_is(record.mean) if affine is None else None)
+    inward = None if record.input_transform is None else record.input_transform.input_dim(d)
+    inner = maps(record.input_transform, inward or d, origin)
+    outer = maps(record.output_transform, t, origin)
+    return nn.Sequential(*inner, model, *outer) if inner or outer else model
 
 
 # Terms: each is a basis with its weights.
@@ -274,14 +265,13 @@ def of_basis(basis: Basis, term: WeightedSum) -> list[module.TermModule | Tensor
 
 @of_basis.of(Pairs)
 def _(basis: Pairs, term: WeightedSum) -> list[module.TermModule | Tensor]:
-    weights, *where = _arranged(term)
-    return [module.WavesModule(weights, _origin(term), basis.frequencies, None, *where)]
+    return [_waves(_arranged(term), _origin(term), basis.frequencies)]
 
 
 @of_basis.of(Cosines)
 def _(basis: Cosines, term: WeightedSum) -> list[module.TermModule | Tensor]:
     weights, *where = _arranged(term)
-    return [module.WavesModule(weights, _origin(term), basis.frequencies, basis.phases, *where)]
+    return [module.WavesModule(weights, _origin(term), basis.frequencies, basis.phases, None, *where)]
 
 
 @of_basis.of(Products)
@@ -289,7 +279,7 @@ def _(basis: Products, term: WeightedSum) -> list[module.TermModule | Tensor]:
     weights, *where = _arranged(term)
     waves = basis.fourier
     cosines = (None, None, None) if waves is None else (_origin(term), waves.frequencies, waves.phases)
-    return [module.ProductsModule(weights, basis.projections, *cosines, *where)]
+    return [module.WavesModule(weights, *cosines, basis.projections, *where)]
 
 
 @of_basis.of(MappedBasis)
@@ -305,32 +295,43 @@ def _(basis: Lattice, term: WeightedSum) -> list[module.TermModule | Tensor]:
     """The modes of a lattice as waves, with frequencies in float64, since a mode multiplies the errors of phases."""
     h, W, origin = basis.num_pairs, term.weights, _origin(term)
     exact = basis.mapped(lambda b: b.double()).pairs(0, h, len(origin))
-    return [module.WavesModule(W[None, ..., : 2 * h], origin, exact.frequencies), W[..., 2 * h]]
+    return [_waves((W[None, ..., : 2 * h], None, None), origin, exact.frequencies), W[..., 2 * h]]
+
+
+def _waves(arranged: Arranged, origin: Tensor, frequencies: Tensor) -> module.WavesModule:
+    """Cosines and then sines of the same frequencies `[g, f, d]`: a sine is a cosine a quarter of a turn behind."""
+    weights, *where = arranged
+    phases = torch.zeros_like(frequencies[..., 0])
+    phases = torch.cat([phases, phases - math.pi / 2], dim=1)
+    return module.WavesModule(weights, origin, torch.cat([frequencies, frequencies], dim=1), phases, None, *where)
 
 
 @of_basis.of(CanonicalSlopes)
 def _(basis: CanonicalSlopes, term: WeightedSum) -> list[module.TermModule | Tensor]:
     """sum_j v_j times derivatives of k(., z_j): a term for each product of which the kernel is a sum."""
-    parts: list[module.TermModule | Tensor] = []
-    for product in products(basis.kernel, basis.centres.shape[1]):
-        if product.factors:  # a product without factors is constant
-            factors = [_slopes_factor(shape, basis) for shape in _merged(product.factors)]
-            parts.append(module.SlopesModule(term.weights * product.scale.to(term.weights), factors))
-    return parts
+    return _centred(basis.kernel, basis.centres, term.weights, basis.left, basis.directions.transpose(0, 1))
 
 
 @of_basis.of(Canonical)
 def _(basis: Canonical, term: WeightedSum) -> list[module.TermModule | Tensor]:
-    """sum_j v_j k(., z_j): a term for each product of which the kernel is a sum."""
-    parts: list[module.TermModule | Tensor] = []
+    """sum_j v_j k(., z_j)."""
     Z = basis.centres
-    for product in products(basis.kernel, Z.shape[1]):
-        W = term.weights * product.scale.to(term.weights)  # [s, t, c]
-        factors = [
-            _own_factor(shape, Z) if isinstance(shape, OwnShape) else _factor(shape, Z)
-            for shape in _merged(product.factors)
-        ]
-        parts.append(module.CentredModule(W, factors) if factors else W.sum(-1))
+    return _centred(basis.kernel, Z, term.weights, Z[:0], Z[None, :0][:0])
+
+
+def _centred(
+    kernel: Kernel, Z: Tensor, weights: Tensor, left: Tensor, right: Tensor
+) -> list[module.TermModule | Tensor]:
+    """A term for each product of which the kernel is a sum."""
+    parts: list[module.TermModule | Tensor] = []
+    slopes = len(left) + len(right) > 0
+    for product in products(kernel, Z.shape[1]):
+        W = weights * product.scale.to(weights)  # [s, t, c]
+        if product.factors:
+            factors = [_factor(shape, Z, slopes) for shape in _merged(product.factors)]
+            parts.append(module.CentredModule(W[None], Z, left, right, factors))
+        elif not slopes:  # a product without factors is constant
+            parts.append(W.sum(-1))
     return parts
 
 
@@ -342,7 +343,10 @@ def _origin(term: WeightedSum) -> Tensor:
     return term.origin
 
 
-def _arranged(term: WeightedSum) -> tuple[Tensor, Tensor | None, Tensor | None]:
+Arranged = tuple[Tensor, Tensor | None, Tensor | None]
+
+
+def _arranged(term: WeightedSum) -> Arranged:
     """The weights of the paths of each version of a basis `[g, m, t, c]`, which paths these are, and where each is."""
     W, g = term.weights, term.basis.num_bases
     if term.shared or term.index is None:
@@ -362,16 +366,16 @@ def _arranged(term: WeightedSum) -> tuple[Tensor, Tensor | None, Tensor | None]:
 
 @dataclass
 class ProfileShape:
-    """A factor of a kernel before it has centres: a profile over the embedding with A `[a, d]`, B `[b, d]`, r `[b]`.
+    """A factor of a kernel before it has centres: `module.FactorModule`, with A `[a, d]`, B `[b, d]`, r `[b]`.
 
     Where it is not stationary points are taken about zero; else about one of the centres.
     """
 
     profile: str
-    numbers: tuple[float, ...]
     A: Tensor
     B: Tensor
     r: Tensor
+    number: float = 0.0
     power: int = 1
     stationary: bool = True
 
@@ -428,7 +432,7 @@ def products(kernel: Kernel, d: int) -> list[KernelProduct]:
 @products.of(kernels.ExponentialDecay)
 @products.of(kernels.LinearTruncated)
 def _by_its_code(kernel: Kernel, d: int) -> list[KernelProduct]:
-    return [KernelProduct(torch.ones((), dtype=torch.float64, device="cpu"), [OwnShape(kernel)])]
+    return [KernelProduct(_ONE, [OwnShape(kernel)])]
 
 
 @products.of(Averaged)
@@ -475,7 +479,7 @@ def _(kernel: kernels.Constant, d: int) -> list[KernelProduct]:
 
 @products.of(kernels.RBF)
 def _(kernel: kernels.RBF, d: int) -> list[KernelProduct]:
-    return _one("rbf", (), _each(1 / kernel.lengthscale, d))
+    return _one("rbf", _each(1 / kernel.lengthscale, d))
 
 
 @products.of(kernels.Matern)
@@ -486,42 +490,37 @@ def _(kernel: kernels.Matern, d: int) -> list[KernelProduct]:
             f"Matern(nu={kernel.nu:g}): its Bessel function cannot travel; expected nu = 1/2, 3/2, 5/2, ... up to "
             f"{_LARGEST_NU:g}, whose profiles are polynomials times exponentials"
         )
-    return _one("matern", _polynomial(int(p)), _each(math.sqrt(2 * kernel.nu) / kernel.lengthscale, d))
+    return _one("matern", _each(math.sqrt(2 * kernel.nu) / kernel.lengthscale, d), power=int(p))
 
 
 @products.of(kernels.RationalQuadratic)
 def _(kernel: kernels.RationalQuadratic, d: int) -> list[KernelProduct]:
-    return _one("rational_quadratic", (float(kernel.alpha),), _each(1 / kernel.lengthscale, d))
+    return _one("rational_quadratic", _each(1 / kernel.lengthscale, d), number=float(kernel.alpha))
 
 
 @products.of(kernels.Spherical)
 def _(kernel: kernels.Spherical, d: int) -> list[KernelProduct]:
-    return _one("spherical", (), _each(1 / kernel.lengthscale, d))
+    return _one("spherical", _each(1 / kernel.lengthscale, d))
 
 
 @products.of(kernels.Periodic)
 def _(kernel: kernels.Periodic, d: int) -> list[KernelProduct]:
     """exp(-|E(x) - E(x')|^2 / 2) on circles: 4 sin^2(turn / 2) is the squared length of a chord."""
-    lengthscale, period = (_numbers(b, d) for b in (kernel.lengthscale, kernel.period))
-    return _one("rbf", (), None, (2 * math.pi / period).diag(), 1 / lengthscale)
+    return _one("rbf", B=_each(2 * math.pi / kernel.period, d), r=_numbers(1 / kernel.lengthscale, d))
 
 
 @products.of(kernels.Cosine)
 def _(kernel: kernels.Cosine, d: int) -> list[KernelProduct]:
     """cos(a - b) is an inner product on the circle."""
-    return _one(
-        "dot", (0.0,), None, _each(2 * math.pi / kernel.period, d), torch.ones(d, dtype=torch.float64, device="cpu")
-    )
+    return _one("dot", B=_each(2 * math.pi / kernel.period, d))
 
 
 @products.of(kernels.SpectralMixture)
 def _(kernel: kernels.SpectralMixture, d: int) -> list[KernelProduct]:
     sums = []
     for w, mu, s in zip(kernel.weights, kernel.means, kernel.scales, strict=True):
-        envelope = _one("rbf", (), _each(2 * math.pi * s, d))[0]
-        wave = _one(
-            "dot", (0.0,), None, 2 * math.pi * _number(mu)[None], torch.ones(1, dtype=torch.float64, device="cpu")
-        )[0]
+        envelope = _one("rbf", _each(2 * math.pi * s, d))[0]
+        wave = _one("dot", B=2 * math.pi * _number(mu)[None])[0]
         sums.append(KernelProduct(_number(w)) * envelope * wave)
     return sums
 
@@ -529,25 +528,25 @@ def _(kernel: kernels.SpectralMixture, d: int) -> list[KernelProduct]:
 @products.of(kernels.Categorical)
 def _(kernel: kernels.Categorical, d: int) -> list[KernelProduct]:
     """D(r) is the mean of the cosines 2 pi h r / m for h = -(m - 1) / 2 .. (m - 1) / 2."""
-    m, factors = kernel._odd, []
+    m, whole = kernel._odd, KernelProduct(_ONE)
     h = torch.arange(1, m // 2 + 1, dtype=torch.float64, device="cpu")
     for i, a in enumerate(torch.exp(-1 / _numbers(kernel.lengthscale, d))):
         B = torch.zeros(len(h), d, dtype=torch.float64, device="cpu")
         B[:, i] = 2 * math.pi * h / m
         r = ((1 - a) * 2 / m).sqrt().expand(len(h))
-        factors += _one("dot", (float(a + (1 - a) / m),), None, B, r)[0].factors
-    return [KernelProduct(torch.ones((), dtype=torch.float64, device="cpu"), factors)]
+        whole = whole * _one("dot", B=B, r=r, number=float(a + (1 - a) / m))[0]
+    return [whole]
 
 
 @products.of(kernels.Linear)
 def _(kernel: kernels.Linear, d: int) -> list[KernelProduct]:
-    return _one("dot", (0.0,), _numbers(kernel.variance, d).sqrt().diag(), stationary=False)
+    return _one("dot", _numbers(kernel.variance, d).sqrt().diag(), stationary=False)
 
 
 @products.of(kernels.Polynomial)
 def _(kernel: kernels.Polynomial, d: int) -> list[KernelProduct]:
-    offset, A = float(kernel.offset), torch.eye(d, dtype=torch.float64, device="cpu")
-    return _one("dot", (offset,), A, power=kernel.degree, stationary=False)
+    A = torch.eye(d, dtype=torch.float64, device="cpu")
+    return _one("dot", A, number=float(kernel.offset), power=kernel.degree, stationary=False)
 
 
 def _number(value: Tensor) -> Tensor:
@@ -565,27 +564,14 @@ def _each(scale: Tensor, d: int) -> Tensor:
 
 
 def _one(
-    profile: str,
-    numbers: tuple[float, ...],
-    A: Tensor | None,
-    B: Tensor | None = None,
-    r: Tensor | None = None,
-    *,
-    power: int = 1,
-    stationary: bool = True,
+    profile: str, A: Tensor | None = None, B: Tensor | None = None, r: Tensor | None = None, **more: Any
 ) -> list[KernelProduct]:
     """A kernel that is one factor."""
-    d = (A if B is None else B).shape[1]  # type: ignore[union-attr]
-    none = torch.zeros(0, d, dtype=torch.float64, device="cpu")
-    A, B, r = none if A is None else A, none if B is None else B, none[:, 0] if r is None else r
-    shape = ProfileShape(profile, numbers, A, B, r, power, stationary)
-    return [KernelProduct(torch.ones((), dtype=torch.float64, device="cpu"), [shape])]
-
-
-def _polynomial(p: int) -> tuple[float, ...]:
-    """P's coefficients, the constant first, in k = exp(-s) P(s) for nu = p + 1/2 (Rasmussen and Williams, 4.16)."""
-    f = math.factorial
-    return tuple(f(p) / f(2 * p) * f(2 * p - j) / (f(p - j) * f(j)) * 2**j for j in range(p + 1))
+    given = [M for M in (A, B) if M is not None]
+    none = given[0][:0]
+    A, B = none if A is None else A, none if B is None else B
+    shape = ProfileShape(profile, A, B, torch.ones_like(B[:, 0]) if r is None else r, **more)
+    return [KernelProduct(_ONE, [shape])]
 
 
 def _merged(shapes: list[Shape]) -> list[Shape]:
@@ -597,72 +583,39 @@ def _merged(shapes: list[Shape]) -> list[Shape]:
     return [replace(normal[0], A=A, B=B, r=r), *(shape for shape in shapes if shape.profile != "rbf")]
 
 
-def _factor(shape: ProfileShape, Z: Tensor) -> module.FactorModule:
-    """A factor with its centres `[c, d]`."""
-    A = shape.A[shape.A.any(1)]  # coordinates that the profile does not depend on are dropped
-    origin = Z[0] if shape.stationary else torch.zeros_like(Z[0])
-    A, B, r = (matrix.to(Z) for matrix in (A, shape.B, shape.r))
-    if not len(A) and not len(B):  # the scale is zero, so the kernel is constant
-        A = Z.new_zeros(1, Z.shape[1])
-    numbers = torch.tensor(shape.numbers, dtype=torch.float64, device="cpu").to(Z)
-    return module.FactorModule(shape.profile, numbers, shape.power, origin, A, B, r, embedded(Z - origin, A, B, r))
-
-
-def _own_factor(shape: OwnShape, Z: Tensor) -> module.OwnFactorModule:
-    M = None if shape.M is None else shape.M.to(Z)
-    return module.OwnFactorModule(shape.kernel.to(Z.dtype).owned(), M, Z if M is None else Z @ M.mT)
-
-
-def _slopes_factor(shape: Shape, basis: CanonicalSlopes) -> module.SlopesFactorModule:
-    """A factor with its centres, differentiated along the directions of a basis of slopes."""
-    if isinstance(shape, OwnShape):
+def _factor(shape: Shape, Z: Tensor, slopes: bool) -> nn.Module:
+    """A factor of a kernel at centres `[c, d]`."""
+    if isinstance(shape, ProfileShape):
+        A = shape.A[shape.A.any(1)]  # coordinates that the profile does not depend on are dropped
+        if not len(A) and not len(shape.B):  # the scale is zero, so the kernel is constant
+            A = shape.A[:1]
+        origin = Z[0] if shape.stationary else torch.zeros_like(Z[0])
+        number = torch.tensor(shape.number, dtype=Z.dtype, device=Z.device)
+        matrices = (matrix.to(Z) for matrix in (A, shape.B, shape.r))
+        return module.FactorModule(shape.profile, shape.power, number, origin, *matrices)
+    if slopes:
         raise TypeError(
             f"{type(shape.kernel).__name__}: slopes under kernels of your own do not travel; give the paths "
             "differences of values in place of slopes, observe.combine(points, weights)"
         )
-    plain, directions = _factor(shape, basis.centres), basis.directions.unbind(1)
-    embedding = plain.linear, plain.frequencies, plain.sizes
-    z, sets = basis.centres - plain.origin, range(1 << len(directions))
-    along = [[u for i, u in enumerate(directions) if s >> i & 1] for s in sets]
-    C = torch.stack([module.embedded_along(z, *embedding, some) for some in along])
-    numbers, lowest = _profile_derivatives(shape, len(directions) + len(basis.left))
-    fixed = shape.profile, numbers.to(C), shape.power, plain.origin
-    return module.SlopesFactorModule(*fixed, *embedding, C, basis.left, lowest)
-
-
-def _profile_derivatives(shape: ProfileShape, most: int) -> tuple[Tensor, int]:
-    """Numbers of a profile's derivatives in q up to some order, a row each, and the lowest power of s = sqrt(q).
-
-    That of c s^j exp(-s) is (j s^(j - 2) - s^(j - 1)) c exp(-s) / 2.
-    """
-    rows = []
-    if shape.profile == "matern":
-        powers = dict(enumerate(shape.numbers))
-        for order in range(most + 1):
-            if order:
-                after = dict.fromkeys(range(min(powers) - 2, max(powers)), 0.0)
-                for j, c in powers.items():
-                    after[j - 2] += j * c / 2
-                    after[j - 1] -= c / 2
-                powers = after
-            largest = max(map(abs, powers.values()))
-            # drops the coefficients that cancel up to rounding
-            powers = {j: c for j, c in powers.items() if abs(c) > 1e-14 * largest}
-            rows.append(powers)
-        low, high = min(map(min, rows)), max(map(max, rows))
-        rows = [[powers.get(j, 0.0) for j in range(low, high + 1)] for powers in rows]
-        return torch.tensor(rows, dtype=torch.float64, device="cpu"), low
-    if shape.profile == "rational_quadratic":
-        (alpha,), factor = shape.numbers, 1.0
-        for order in range(most + 1):
-            rows.append([alpha, factor])
-            factor *= -(alpha + order) / (2 * alpha)
-    else:
-        rows = [list(shape.numbers) or [0.0]] * (most + 1)
-    return torch.tensor(rows, dtype=torch.float64, device="cpu"), 0
+    return module.OwnFactorModule(shape.kernel.to(Z.dtype).owned(), None if shape.M is None else shape.M.to(Z))
 
 
 # Means and transforms: affine ones are merged, and the others are parts of their own.
+
+
+def maps(transform: Transform | None, d: int, like: Tensor) -> list[nn.Module]:
+    """A transform of points in d dimensions as parts of a module, one after the other."""
+    Mb = None if transform is None else affine(transform, d)
+    if Mb is not None:
+        return [module.AffineModule(*(matrix.to(like) for matrix in Mb))]
+    if isinstance(transform, transforms.Chain):
+        found = []
+        for part in transform.transforms:
+            found += maps(part, d, like)
+            d = part(like.new_full((1, d), math.nan)).shape[-1]
+        return found
+    return [] if transform is None else [as_it_is(transform)]
 
 
 def as_it_is(value: Mean | Transform) -> Mean | Transform:
@@ -775,7 +728,3 @@ def _(transform: transforms.Columns, d: int) -> tuple[Tensor, Tensor] | None:
 @affine.of(transforms.Projected)
 def _(transform: transforms.Projected, d: int) -> tuple[Tensor, Tensor]:
     return _number(transform.W), _number(transform.b)
-
-
-def _is_diagonal(M: Tensor) -> bool:
-    return M.shape[0] == M.shape[1] and bool((M == M.diagonal().diag()).all())
