@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,16 +53,17 @@ def load(path: str | os.PathLike[str]) -> Functions:
                 f"{path}: expected a file of format {FORMAT!r}, got {metadata.get('format')!r}; write one in matheron "
                 'with paths.export("f.safetensors"), also of paths that were saved: matheron.load(path).export(...)'
             )
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
-    return Functions(_node(json.loads(metadata["functions"]), "", tensors))
+        return Functions(
+            _node(json.loads(metadata["functions"]), "", {name: file.get_tensor(name) for name in file.keys()})
+        )
 
 
 def _node(tree: dict[str, Any], prefix: str, tensors: dict[str, Any]) -> SimpleNamespace:
     """A part of the description, with the arrays and numbers that are its own, and its parts in order."""
     own = {name[len(prefix) :]: a for name, a in tensors.items() if name.startswith(prefix)}
     parts = {name: _node(part, f"{prefix}{name}.", tensors) for name, part in tree["parts"].items()}
-    parts = parts.pop("parts").parts if "parts" in parts else list(parts.values())
-    none = dict.fromkeys(("frequencies", "projections", "members", "place", "domain", "mask"))
+    parts = parts["parts"].parts if "parts" in parts else list(parts.values())
+    none = dict.fromkeys(("frequencies", "phases", "projections", "members", "place", "domain", "mask"))
     return SimpleNamespace(kind=tree["kind"], **none | tree["fields"] | own, parts=parts)
 
 
@@ -71,7 +73,7 @@ class Functions:
     def __init__(self, node: SimpleNamespace) -> None:
         self.num_paths, self.num_outputs = node.num_paths, node.num_outputs
         self.input_dim, self.dtype = node.input_dim, np.dtype(node.dtype)
-        self._node, self._width = node.parts[0], _width(node)
+        self._node = node.parts[0]
 
     def __repr__(self) -> str:
         return f"Functions(num_paths={self.num_paths}, input_dim={self.input_dim}, num_outputs={self.num_outputs})"
@@ -90,7 +92,7 @@ class Functions:
         if x.ndim not in (2, 3) or x.shape[-1] != d or (x.ndim == 3 and x.shape[0] not in (1, s)):
             raise ValueError(f"x: expected points [n, {d}], or [{s}, n, {d}] for each its own, got {list(x.shape)}")
         x = x[None] if x.ndim == 2 else x
-        step = max(1, _BLOCK // (self._width * len(x) * max(slopes, 1)))
+        step = max(1, _BLOCK // (_width(self._node, len(x)) * max(slopes, 1)))
         if xp is not np or x.shape[1] <= step:
             return self._block(x, slopes, xp)
         blocks = [self._block(block, slopes, np) for block in np.split(x, range(step, x.shape[1], step), axis=1)]
@@ -107,10 +109,10 @@ class Functions:
         return [a.astype(self.dtype) for a in found] if xp is np else found
 
 
-def _width(node: SimpleNamespace) -> int:
-    """The most features of any term."""
-    own = node.weights.shape[-1] if hasattr(node, "weights") else 1
-    return max([own, *map(_width, node.parts)])
+def _width(node: SimpleNamespace, rows: int) -> int:
+    """The most features of any term at a point, for all versions of its basis, or for rows of points."""
+    own = max(rows, node.weights.shape[0]) * node.weights.shape[-1] if hasattr(node, "weights") else 1
+    return max([own, *(_width(part, rows) for part in node.parts)])
 
 
 def _namespace(*arrays: Any) -> Any:
@@ -174,7 +176,7 @@ class HyperDual:
         total = HyperDual({0: derivatives[0]})
         step = power = HyperDual({s: a for s, a in self.parts.items() if s})
         for i, slope in enumerate(derivatives[1:], 1):
-            total, power = total + power * (slope / math.factorial(i)), power * step
+            total, power = total + power * slope, power * step * (1 / (i + 1))
         return total
 
 
@@ -188,42 +190,19 @@ def _at(node: SimpleNamespace, x: HyperDual) -> HyperDual:
     return _KINDS[node.kind](node, x)
 
 
-def _sequential(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    for part in node.parts:
-        x = _at(part, x)
-    return x
-
-
-def _affine(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    return x.each(lambda a: _matmul(a, node.M.T)) + node.b
-
-
-def _selected(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    return x.each(lambda a: a[..., node.outputs])
-
-
-def _coordinates(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    return x + x.xp.zeros((node.count, 1, 1), x.value.dtype)
+def _each(node: SimpleNamespace, x: Any) -> list[HyperDual]:
+    return [_at(part, x) for part in node.parts]
 
 
 def _sum(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    each = [_at(part, x) * w[:, None] for w, part in zip(node.weights, node.parts, strict=True)]
-    return sum(each[1:], start=each[0]) + node.level[:, None]
-
-
-def _product(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    first, *others = (_at(part, x) for part in node.parts)
-    return math.prod(others, start=first)
-
-
-def _side_by_side(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    return _joined([_at(part, x) for part in node.parts], -1)
+    each = (f * w[:, None] for w, f in zip(node.weights, _each(node, x), strict=True))
+    return reduce(operator.add, each) + node.level[:, None]
 
 
 def _ensemble(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    ends = pairwise(np.cumsum([0, *node.counts]))
-    shares = [x.each(lambda a, mine=node.order[i:j]: _rows(a, mine)) for i, j in ends]
-    whole = _joined([_at(part, share) for part, share in zip(node.parts, shares, strict=True)], -3)
+    shares = np.split(node.order, np.cumsum(node.counts)[:-1])
+    each = zip(node.parts, shares, strict=True)
+    whole = _joined([_at(part, x.each(lambda a, mine=mine: _rows(a, mine))) for part, mine in each], -3)
     return whole.each(lambda a: _rows(a, node.place))
 
 
@@ -233,9 +212,9 @@ def _rows(a: Any, index: Any) -> Any:
 
 
 def _joined(each: list[HyperDual], axis: int) -> HyperDual:
-    xp, parts = _namespace(*(f.value for f in each)), {0: [f.value for f in each]}
-    if any(1 in f.parts for f in each):
-        d = max(f.parts[1].shape[0] for f in each if 1 in f.parts)
+    xp, d = each[0].xp, max(f.parts[1].shape[0] if 1 in f.parts else 0 for f in each)
+    parts = {0: [f.value for f in each]}
+    if d:
         parts[1] = [xp.broadcast_to(f.parts.get(1, 0.0), (d, *f.value.shape)) for f in each]
     return HyperDual({s: xp.concatenate(some, axis) for s, some in parts.items()})
 
@@ -247,15 +226,14 @@ def _model(node: SimpleNamespace, z: HyperDual) -> HyperDual:
     if node.domain is not None:
         outside = ((z.value < node.domain[0]) | (z.value > node.domain[1])).any(-1, keepdims=True)
         z = z + z.xp.where(outside, np.nan, 0.0)
-    first, *others = (_term(term, z) for term in node.parts)
-    return sum(others, start=first)
+    return reduce(operator.add, _each(node, z))
 
 
 def _term(node: SimpleNamespace, z: HyperDual) -> HyperDual:
     """sum_c W_c phi_c(z): weights `[g, m, t, c]`, of the m paths of each of g versions of the basis."""
     (g, m, t, c), members = node.weights.shape, node.members
     z = z.each(lambda a: a[..., None, :, :, :] if members is None or a.shape[-3] == 1 else a[..., members, :, :])
-    Phi = _waves(node, z) if node.kind == "Waves" else _centred(node, z)  # [g, 1 or m, n, c]
+    Phi = _waves(node, z) if node.kind == "Waves" else _centred(node, z)  # [1 or g, 1 or m, n, c]
 
     def weighted(Phi: Any) -> Any:
         Phi = _namespace(Phi).broadcast_to(Phi, (*Phi.shape[:-4], g, *Phi.shape[-3:-1], c))
@@ -271,8 +249,8 @@ def _waves(node: SimpleNamespace, z: HyperDual) -> HyperDual:
     """cos(theta_i . (z - origin) + tau_i) prod_j (a_ij . (z, 1))."""
     Phi = HyperDual({0: np.ones((1, 1, 1, 1), node.weights.dtype)})
     if node.frequencies is not None:
-        P = (z - node.origin).each(lambda a: _matmul(a, node.frequencies[:, None])) + node.phases[:, None, None]
-        Phi = _cosine(P)
+        P = (z - node.origin).each(lambda a: _matmul(a, node.frequencies[:, None]))
+        Phi = _circle(P) if node.phases is None else _cosine(P + node.phases[:, None, None])
     for A in () if node.projections is None else node.projections.swapaxes(0, 1)[:, :, None]:  # [g, 1, c, d + 1]
         Phi = (z.each(lambda a, A=A: _matmul(a, A[..., :-1])) + A[..., None, :, -1]) * Phi
     return Phi
@@ -282,31 +260,38 @@ def _cosine(P: HyperDual) -> HyperDual:
     return P.through([P.xp.cos(P.value + i * (math.pi / 2)) for i in range(P.order + 1)])
 
 
+def _circle(P: HyperDual) -> HyperDual:
+    """Cosines, and then sines."""
+    turn, both = [f(P.value) for f in (P.xp.cos, P.xp.sin)], lambda a, b: P.xp.concatenate([a, b], -1)
+    turn = [*turn, *(-a for a in turn)] * (P.order // 4 + 1)  # cos, sin, -cos, -sin: derivative i starts at -i
+    return P.each(lambda a: both(a, a)).through([both(turn[-i], turn[1 - i]) for i in range(P.order + 1)])
+
+
 def _centred(node: SimpleNamespace, z: HyperDual) -> HyperDual:
     """k(z, z_j), a product of factors, or its derivatives along directions in z and in z_j."""
     q, p = len(node.left), len(node.right)
     z = HyperDual(z.parts | {2 << i: u[None, None, None] for i, u in enumerate(node.left)})
     Z = HyperDual({0: node.centres} | {2 << i: v for i, v in enumerate(node.right, q)})
-    Phi, wanted = _product(node, (z, Z)), (2 << (p + q)) - 2  # type: ignore[arg-type]
-    return HyperDual({0: Phi.parts.get(wanted, 0 * Phi.value)} | {1: Phi.parts[s] for s in Phi.parts if s == wanted + 1})
+    parts, wanted = reduce(operator.mul, _each(node, (z, Z))).parts, (2 << (p + q)) - 2
+    return HyperDual({s & 1: parts.get(s, 0 * parts[s & 1]) for s in (wanted, wanted + 1) if s & 1 in parts})
 
 
 def _factor(node: SimpleNamespace, points: tuple[HyperDual, HyperDual]) -> HyperDual:
     """profile(|E(z) - E(z_j)|^2), E = [A z, r cos(B z), r sin(B z)] about the origin; or a power of E(z) . E(z_j)."""
     terms, dot = [], node.profile == "dot"
     z, Z = (each - node.origin for each in points)
-    P, Q = (each.each(lambda a: _matmul(a, node.B)) for each in (z, Z))
-    turns = [(_cosine(P - shift) * node.r, _cosine(Q - shift) * node.r) for shift in (0.0, math.pi / 2)]
-    for E, C in [(z.each(lambda a: _matmul(a, node.A)), Z.each(lambda a: _matmul(a, node.A))), *turns]:
+    lines = [each.each(lambda a: _matmul(a, node.A)) for each in (z, Z)]
+    waves = [_circle(each.each(lambda a: _matmul(a, node.B))) * np.tile(node.r, 2) for each in (z, Z)]
+    for E, C in (lines, waves):
         for e in range(C.value.shape[-1]):
             one, other = E.each(lambda a, e=e: a[..., e, None]), C.each(lambda a, e=e: a[..., e])
             terms.append(one * other if dot else (one - other) * (one - other))
-    q = sum(terms[1:], start=terms[0])
+    q = reduce(operator.add, terms)
     return q.through(_profile(node, q.value, q.order, q.xp))
 
 
 def _profile(node: SimpleNamespace, q: Any, order: int, xp: Any) -> list[Any]:
-    """k(q) and its derivatives. Roots are of q plus less than its rounding error: so `jax.grad` is finite at centres."""
+    """k(q) and its derivatives. Roots are of q plus less than its rounding error: `jax.grad` is finite at centres."""
     eps, p, number, orders = float(xp.finfo(q.dtype).eps), node.power, node.number, range(order + 1)
     if node.profile == "rbf":
         k = xp.exp(-0.5 * q)
@@ -319,8 +304,6 @@ def _profile(node: SimpleNamespace, q: Any, order: int, xp: Any) -> list[Any]:
     if node.profile == "spherical":
         r = xp.minimum(xp.sqrt(q + eps**2), 1.0)
         return [1 - 1.5 * r + 0.5 * r**3, 0.75 * (r - 1 / r)]
-    if node.profile != "matern":
-        raise ValueError(f"expected a file of this version of matheron_portable, got a profile {node.profile!r}")
     s = xp.minimum(xp.sqrt(q + (eps / 10 if p else eps**2)), 1e4)
     decay = xp.exp(-s)
     m = {0: decay, 1: (1 + s) * decay}  # m[p] is the profile for nu = p + 1/2, by the recurrence of Bessel functions
@@ -334,14 +317,8 @@ def _profile(node: SimpleNamespace, q: Any, order: int, xp: Any) -> list[Any]:
 # Maps of values, and transforms of points and of values.
 
 
-def _mapped(node: SimpleNamespace, x: HyperDual) -> HyperDual:
-    return _map(node.name, x, *node.arguments)
-
-
 def _map(name: str, x: HyperDual, *arguments: Any) -> HyperDual:
     """phi(x), given phi and phi' at its value."""
-    if name not in _FUNCTIONS:
-        raise ValueError(f"expected a file of this version of matheron_portable, got a function {name!r}")
     return x.through(_FUNCTIONS[name](x.value, x.xp, *arguments))
 
 
@@ -378,81 +355,80 @@ _FUNCTIONS: dict[str, Callable[..., tuple[Any, Any]]] = {
 
 
 def _transformed(node: SimpleNamespace, x: HyperDual, inverse: bool = False) -> HyperDual:
-    """A transform of each coordinate, or its inverse; entries outside of its mask stay."""
+    """A transform of each coordinate, or its inverse; those outside of its mask stay as they are."""
     if node.kind == "Inverse":
         return _transformed(node.parts[0], x, not inverse)
     inside = x if node.mask is None else x * node.mask + 0.5 * ~node.mask
-    y = _transformed(node.parts[0], inside, inverse) if node.kind == "Masked" else _WARPS[node.kind](node, inside, inverse)
+    masked = node.kind == "Masked"
+    y = _transformed(node.parts[0], inside, inverse) if masked else _WARPS[node.kind][inverse](inside, node)
     return y if node.mask is None else y * node.mask + x * ~node.mask
 
 
-def _exp(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
-    """exp, or the logarithm to some base."""
-    rate = np.log(node.base) if node.kind == "Log" else 1.0
-    return _map("log", x) * (1 / rate) if inverse == (node.kind == "Exp") else _map("exp", x * rate)
+def _warped(x: HyperDual, node: SimpleNamespace) -> HyperDual:
+    """The distribution function of Kumaraswamy, 1 - (1 - u^a)^b."""
+    u = _map("clamp", x * (1 - 2 * node.eps) + node.eps, node.eps, 1 - node.eps)
+    return _map("power", _map("power", u, node.a) * -1.0 + 1, node.b) * -1.0 + 1
 
 
-def _signed(x: HyperDual, function: Callable[[HyperDual, bool], HyperDual]) -> HyperDual:
-    """function(x) for x >= 0, -function(-x) for x < 0, of a function that is 0 at 0."""
-    return function(_map("clamp", x, 0.0, None), False) - function(_map("relu", x * -1.0), True)
+def _unwarped(y: HyperDual, node: SimpleNamespace) -> HyperDual:
+    u = _map("power", _map("power", y * -1.0 + 1, 1 / node.b) * -1.0 + 1, 1 / node.a)
+    return (u - node.eps) * (1 / (1 - 2 * node.eps))
 
 
-def _signed_exp(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
-    return _signed(x, lambda u, below: _map("log1p" if inverse else "expm1", u))
-
-
-def _power(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
-    return _map("power", x, 1 / node.exponent if inverse else node.exponent)
-
-
-def _kumaraswamy(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
-    """1 - (1 - u^a)^b, u = x but for eps at both ends."""
-    a, b, eps = node.a, node.b, node.eps
-    if inverse:
-        u = _map("power", _map("power", x * -1.0 + 1, 1 / b) * -1.0 + 1, 1 / a)
-        return (u - eps) * (1 / (1 - 2 * eps))
-    u = _map("clamp", x * (1 - 2 * eps) + eps, eps, 1 - eps)
-    return _map("power", _map("power", u, a) * -1.0 + 1, b) * -1.0 + 1
-
-
-def _box_cox(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
-    if inverse:
-        return _box_cox_1(x, node.power, True) + 1
-    return _box_cox_1(x - 1, node.power, False)
-
-
-def _yeo_johnson(node: SimpleNamespace, x: HyperDual, inverse: bool) -> HyperDual:
-    return _signed(x, lambda u, below: _box_cox_1(u, 2 - node.power if below else node.power, inverse))
-
-
-def _box_cox_1(u: HyperDual, power: Any, inverse: bool) -> HyperDual:
-    """((1 + u)^p - 1) / p, or its inverse; for p = 0 the logarithm, to which a tiny p gives the same."""
+def _box_cox(log: HyperDual, power: Any) -> HyperDual:
+    """(x^p - 1) / p, given log x: for p = 0 the logarithm, to which a tiny p gives the same."""
     p = np.where(np.abs(power) < np.finfo(np.float64).eps, 1e-20, power)
-    if inverse:
-        return _map("expm1", _map("log1p", u * p) * (1 / p))
-    return _map("expm1", _map("log1p", u) * p) * (1 / p)
+    return _map("expm1", log * p) * (1 / p)
 
 
-_WARPS = {
-    "BoxCox": _box_cox,
-    "Exp": _exp,
-    "Kumaraswamy": _kumaraswamy,
-    "Log": _exp,
-    "Power": _power,
-    "SignedExp": _signed_exp,
-    "YeoJohnson": _yeo_johnson,
+def _log_of_inverse(y: HyperDual, power: Any) -> HyperDual:
+    p = np.where(np.abs(power) < np.finfo(np.float64).eps, 1e-20, power)
+    return _map("log1p", y * p) * (1 / p)
+
+
+def _signed(x: HyperDual, phi: Callable[[HyperDual, Any], HyperDual], power: Any = 1.0) -> HyperDual:
+    """phi(x, p) for x >= 0, and -phi(-x, 2 - p) for x < 0, where phi(0, p) = 0."""
+    return phi(_map("clamp", x, 0.0, None), power) - phi(_map("relu", x * -1.0), 2 - power)
+
+
+# A transform and its inverse.
+_WARPS: dict[str, tuple[Callable[..., HyperDual], Callable[..., HyperDual]]] = {
+    "BoxCox": (
+        lambda x, node: _box_cox(_map("log", x), node.power),
+        lambda y, node: _map("exp", _log_of_inverse(y, node.power)),
+    ),
+    "Exp": (lambda x, node: _map("exp", x), lambda y, node: _map("log", y)),
+    "Kumaraswamy": (_warped, _unwarped),
+    "Log": (
+        lambda x, node: _map("log", x) * (1 / np.log(node.base)),
+        lambda y, node: _map("exp", y * np.log(node.base)),
+    ),
+    "Power": (
+        lambda x, node: _map("power", x, node.exponent),
+        lambda y, node: _map("power", y, 1 / node.exponent),
+    ),
+    "SignedExp": (
+        lambda x, node: _signed(x, lambda u, p: _map("expm1", u)),
+        lambda y, node: _signed(y, lambda u, p: _map("log1p", u)),
+    ),
+    "YeoJohnson": (
+        lambda x, node: _signed(x, lambda u, p: _box_cox(_map("log1p", u), p), node.power),
+        lambda y, node: _signed(y, lambda u, p: _map("expm1", _log_of_inverse(u, p)), node.power),
+    ),
 }
 _KINDS: dict[str, Callable[..., HyperDual]] = {
-    "Affine": _affine,
-    "Coordinates": _coordinates,
+    "Affine": lambda node, x: x.each(lambda a: _matmul(a, node.M.T)) + node.b,
+    "Centred": _term,
+    "Coordinates": lambda node, x: x + np.zeros((node.count, 1, 1), x.value.dtype),
     "Ensemble": _ensemble,
     "Factor": _factor,
-    "Mapped": _mapped,
+    "Mapped": lambda node, x: _map(node.name, x, *node.arguments),
     "Model": _model,
-    "Product": _product,
-    "Selected": _selected,
-    "Sequential": _sequential,
-    "SideBySide": _side_by_side,
+    "Product": lambda node, x: reduce(operator.mul, _each(node, x)),
+    "Selected": lambda node, x: x.each(lambda a: a[..., node.outputs]),
+    "Sequential": lambda node, x: reduce(lambda x, part: _at(part, x), node.parts, x),
+    "SideBySide": lambda node, x: _joined(_each(node, x), -1),
     "Sum": _sum,
+    "Waves": _term,
     **dict.fromkeys((*_WARPS, "Inverse", "Masked"), _transformed),
 }

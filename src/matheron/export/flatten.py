@@ -265,7 +265,8 @@ def of_basis(basis: Basis, term: WeightedSum) -> list[module.TermModule | Tensor
 
 @of_basis.of(Pairs)
 def _(basis: Pairs, term: WeightedSum) -> list[module.TermModule | Tensor]:
-    return [_waves(_arranged(term), _origin(term), basis.frequencies)]
+    weights, *where = _arranged(term)
+    return [module.WavesModule(weights, _origin(term), basis.frequencies, None, None, *where)]
 
 
 @of_basis.of(Cosines)
@@ -295,15 +296,7 @@ def _(basis: Lattice, term: WeightedSum) -> list[module.TermModule | Tensor]:
     """The modes of a lattice as waves, with frequencies in float64, since a mode multiplies the errors of phases."""
     h, W, origin = basis.num_pairs, term.weights, _origin(term)
     exact = basis.mapped(lambda b: b.double()).pairs(0, h, len(origin))
-    return [_waves((W[None, ..., : 2 * h], None, None), origin, exact.frequencies), W[..., 2 * h]]
-
-
-def _waves(arranged: Arranged, origin: Tensor, frequencies: Tensor) -> module.WavesModule:
-    """Cosines and then sines of the same frequencies `[g, f, d]`: a sine is a cosine a quarter of a turn behind."""
-    weights, *where = arranged
-    phases = torch.zeros_like(frequencies[..., 0])
-    phases = torch.cat([phases, phases - math.pi / 2], dim=1)
-    return module.WavesModule(weights, origin, torch.cat([frequencies, frequencies], dim=1), phases, None, *where)
+    return [module.WavesModule(W[None, ..., : 2 * h], origin, exact.frequencies), W[..., 2 * h]]
 
 
 @of_basis.of(CanonicalSlopes)
@@ -343,10 +336,7 @@ def _origin(term: WeightedSum) -> Tensor:
     return term.origin
 
 
-Arranged = tuple[Tensor, Tensor | None, Tensor | None]
-
-
-def _arranged(term: WeightedSum) -> Arranged:
+def _arranged(term: WeightedSum) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The weights of the paths of each version of a basis `[g, m, t, c]`, which paths these are, and where each is."""
     W, g = term.weights, term.basis.num_bases
     if term.shared or term.index is None:

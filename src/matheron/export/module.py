@@ -109,9 +109,9 @@ class TermModule(PartModule):
 class WavesModule(TermModule):
     """cos(theta_i . (z - origin) + tau_i) prod_j (a_ij . (z, 1)): waves, monomials, or products of both.
 
-    Frequencies theta `[g, c, d]` and phases tau `[g, c]`, or None; projections a `[g, p, c, d + 1]`, or None. A sine is
-    a cosine with another phase, a constant a product without factors. Frequencies in float64 beside weights in float32
-    are those of a lattice, whose phases need the digits.
+    Frequencies theta `[g, c, d]`, or None, and projections a `[g, p, c, d + 1]`, or None. Phases tau are `[g, c]`; if
+    they are None, waves are cosines and then sines of the same c / 2 frequencies. Frequencies in float64 beside weights
+    in float32 are those of a lattice, whose phases need the digits.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class WavesModule(TermModule):
     def features(self, z: Tensor) -> Tensor:
         Phi = z.new_ones(())
         if self.frequencies is not None:
-            P = (z - self.origin).to(self.frequencies.dtype) @ self.frequencies.mT  # [g, N, c]
-            Phi = (P + self.phases[:, None]).cos()
+            P = (z - self.origin).to(self.frequencies.dtype) @ self.frequencies.mT  # [g, N, c] or [g, N, c / 2]
+            Phi = torch.cat([P.cos(), P.sin()], -1) if self.phases is None else (P + self.phases[:, None]).cos()
         for A in () if self.projections is None else self.projections.unbind(1):  # [g, c, d + 1]
             Phi = Phi * (z @ A[..., :-1].mT + A[:, None, :, -1])
         return Phi
@@ -440,7 +440,9 @@ class SumModule(PartModule):
         super().__init__(parts, weights=weights, level=level)
 
     def forward(self, x: Tensor) -> Tensor:
-        return sum((w[:, None] * part(x) for w, part in zip(self.weights, self.parts, strict=True)), self.level[:, None])
+        return sum(
+            (w[:, None] * part(x) for w, part in zip(self.weights, self.parts, strict=True)), self.level[:, None]
+        )
 
 
 class ProductModule(PartModule):
