@@ -84,7 +84,8 @@ class Functions:
 
     def value_and_grad(self, x: Any) -> tuple[Any, Any]:
         """Values `[s, n]`, and gradients `[s, n, d]`."""
-        return self._evaluated(x, self.input_dim)
+        f, df = self._evaluated(x, self.input_dim)
+        return f, df
 
     def _evaluated(self, x: Any, slopes: int) -> list[Any]:
         xp, s, d = _namespace(x), self.num_paths, self.input_dim

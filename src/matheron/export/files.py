@@ -99,11 +99,8 @@ def _without_advice() -> Iterator[None]:
         logger.setLevel(level)
 
 
-# The transforms that `matheron_portable` knows.
-_NUMBERS = ("Parts", "Affine", "BoxCox", "Chain", "Exp", "Inverse", "Kumaraswamy", "Log", "Masked", "Power")
-_NUMBERS += ("SignedExp", "YeoJohnson")
-
-
+# The transforms that `matheron_portable` knows, and what else it does not.
+_NUMBERS = ("BoxCox", "Exp", "Inverse", "Kumaraswamy", "Log", "Masked", "Power", "SignedExp", "YeoJohnson")
 _BY_CODE = {
     CalledModule: "a function of values",
     FeaturesModule: "features by code of their own",
@@ -113,9 +110,7 @@ _BY_CODE = {
 
 def _write_numbers(module: FunctionModule, path: Path, points: GraphPoints) -> None:
     for part in module.modules():
-        if isinstance(part, CalledModule | FeaturesModule | OwnFactorModule) or (
-            isinstance(part, Value) and type(part).__name__ not in _NUMBERS
-        ):
+        if type(part) in _BY_CODE or (isinstance(part, Value) and type(part).__name__ not in _NUMBERS):
             name = _BY_CODE.get(type(part), type(part).__name__)
             raise TypeError(
                 f"export: no .safetensors file holds {name}; write an .onnx or a .pt2 file, which holds its graph"

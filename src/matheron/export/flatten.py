@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..core.checks import per_dimension
+from ..core.jacobian import jacobian
 from ..core.own_function import OwnFunction
 from ..core.value import Parts, Value
 from ..evaluate import (
@@ -219,9 +220,9 @@ def _(functions: Selection) -> nn.Module:
 def _model(record: Record) -> nn.Module:
     """The paths of one model, between its transforms."""
     s, t, d, origin = record.num_paths, record.num_outputs, record.input_dim, record.origin
-    affine = affine_mean(record.mean, d)
-    slope, level = affine or (origin.new_zeros(1, d), origin.new_zeros(1))  # [1 or t, d], [1 or t]
-    constants = torch.cat([slope.expand(t, d), level.expand(t)[:, None]], dim=1).to(origin).repeat(s, 1, 1)
+    mean = affine(record.mean, d)
+    slope, level = mean or (origin.new_zeros(d, 1), origin.new_zeros(1))  # [d, t or 1], [t or 1]
+    constants = torch.cat([slope.mT.expand(t, d), level[:, None].expand(t, 1)], dim=1).to(origin).repeat(s, 1, 1)
     terms = []
     for term in record.terms:
         for part in _terms(term):
@@ -236,7 +237,7 @@ def _model(record: Record) -> nn.Module:
     if domain is not None:  # with the same slack as `evaluate.inner_points`
         slack = 1e-6 * (domain[1] - domain[0])
         domain = torch.stack([domain[0] - slack, domain[1] + slack])
-    model = module.ModelModule(terms, domain, as_it_is(record.mean) if affine is None else None)
+    model = module.ModelModule(terms, domain, as_it_is(record.mean) if mean is None else None)
     inward = None if record.input_transform is None else record.input_transform.input_dim(d)
     inner = maps(record.input_transform, inward or d, origin)
     outer = maps(record.output_transform, t, origin)
@@ -591,27 +592,55 @@ def _factor(shape: Shape, Z: Tensor, slopes: bool) -> nn.Module:
     return module.OwnFactorModule(shape.kernel.to(Z.dtype).owned(), None if shape.M is None else shape.M.to(Z))
 
 
-# Means and transforms: affine ones are merged, and the others are parts of their own.
+# Means and transforms: affine ones become matrices, and the others are parts of their own.
 
 
 def maps(transform: Transform | None, d: int, like: Tensor) -> list[nn.Module]:
     """A transform of points in d dimensions as parts of a module, one after the other."""
-    Mb = None if transform is None else affine(transform, d)
+    if transform is None:
+        return []
+    Mb, parts = affine(transform, d), _in_turn(transform)
     if Mb is not None:
         return [module.AffineModule(*(matrix.to(like) for matrix in Mb))]
-    if isinstance(transform, transforms.Chain):
-        found = []
-        for part in transform.transforms:
-            found += maps(part, d, like)
-            d = part(like.new_full((1, d), math.nan)).shape[-1]
-        return found
-    return [] if transform is None else [as_it_is(transform)]
+    if len(parts) == 1:
+        return [as_it_is(transform)]
+    found = []
+    for part in parts:
+        found += maps(part, d, like)
+        d = part(like.new_full((1, d), math.nan)).shape[-1]
+    return found
+
+
+def _in_turn(transform: Transform) -> list[Transform]:
+    """The transforms of which a chain, its inverse or some coordinates of it consist."""
+    if type(transform) is transforms.Chain:
+        return [part for each in transform.transforms for part in _in_turn(each)]
+    if type(transform) is transforms.Inverse:
+        return [transforms.Inverse(part) for part in reversed(_in_turn(transform.transform))]
+    if type(transform) is transforms.Masked:
+        return [transforms.Masked(part, transform.mask) for part in _in_turn(transform.transform)]
+    return [transform]
+
+
+_AFFINE = {Parts, means.ConstantMean, means.LinearMean, means.Mixed, means.Stacked, transforms.Affine}
+_AFFINE |= {transforms.Chain, transforms.Columns, transforms.Inverse, transforms.Masked, transforms.Projected}
+_OTHERS = {OwnFunction, means.CallableMean, transforms.BoxCox, transforms.Exp, transforms.Imputed, transforms.Log}
+_OTHERS |= {transforms.Kumaraswamy, transforms.Missing, transforms.Monomials, transforms.Network, transforms.OneHot}
+_OTHERS |= {transforms.Power, transforms.Round, transforms.SignedExp, transforms.YeoJohnson}
+
+
+def affine(part: Mean | Transform, d: int) -> tuple[Tensor, Tensor] | None:
+    """M `[d, e]` and b `[e]` in float64 of a map x M + b of points in d dimensions; None of others."""
+    if any(type(each) not in _AFFINE for each in part.modules()):
+        return None
+    b, slope = jacobian(part.to("cpu", torch.float64), torch.zeros(1, d, dtype=torch.float64, device="cpu"))
+    return slope[0].mT, b[0]
 
 
 def as_it_is(value: Mean | Transform) -> Mean | Transform:
     """A mean or a transform that is not affine, as a part of a module: torch's operations without checks of points."""
     for part in value.modules():
-        if type(part) not in _PLAIN:
+        if type(part) not in _AFFINE | _OTHERS:
             raise TypeError(
                 f"{type(part).__name__}: this code cannot travel; take the functions without it, and apply it to the "
                 "points or to the values where they are used"
@@ -625,96 +654,3 @@ def _unchecked(value: V) -> V:
         return value.replaced(only_known=False)
     parts = {name: _unchecked(part) for name, part in value._modules.items() if isinstance(part, Value)}
     return value.replaced(**parts) if parts else value
-
-
-_TRANSFORMS = ("Affine", "BoxCox", "Chain", "Columns", "Exp", "Imputed", "Inverse", "Kumaraswamy", "Log", "Masked")
-_TRANSFORMS += ("Missing", "Monomials", "Network", "OneHot", "Power", "Projected", "Round", "SignedExp", "YeoJohnson")
-_MEANS = ("CallableMean", "ConstantMean", "LinearMean", "Mixed", "Stacked")
-_PLAIN = {Parts, OwnFunction, *(getattr(transforms, name) for name in _TRANSFORMS)}
-_PLAIN |= {getattr(means, name) for name in _MEANS}
-
-
-@Rules
-def affine_mean(mean: Mean, d: int) -> tuple[Tensor, Tensor] | None:
-    """The slope `[1 or t, d]` and the level `[1 or t]` of a mean that is affine; None of others."""
-    return None
-
-
-@affine_mean.of(means.ConstantMean)
-def _(mean: means.ConstantMean, d: int) -> tuple[Tensor, Tensor]:
-    return mean.value.new_zeros(len(mean.value), d), mean.value
-
-
-@affine_mean.of(means.LinearMean)
-def _(mean: means.LinearMean, d: int) -> tuple[Tensor, Tensor]:
-    t = max(len(mean.weights), len(mean.bias))
-    return mean.weights.expand(t, d), mean.bias.expand(t)
-
-
-@affine_mean.of(means.Stacked)
-def _(mean: means.Stacked, d: int) -> tuple[Tensor, Tensor] | None:
-    parts = [affine_mean(part, d) for part in mean.means]
-    if any(part is None for part in parts):
-        return None
-    slopes, levels = zip(*filter(None, parts), strict=True)
-    return torch.cat(slopes), torch.cat(levels)
-
-
-@affine_mean.of(means.Mixed)
-def _(mean: means.Mixed, d: int) -> tuple[Tensor, Tensor] | None:
-    inner, p = affine_mean(mean.mean, d), mean.A.shape[1]
-    return None if inner is None else (mean.A @ inner[0].expand(p, d), mean.A @ inner[1].expand(p))
-
-
-@Rules
-def affine(transform: Transform, d: int) -> tuple[Tensor, Tensor] | None:
-    """M `[d, e]` and b `[e]` in float64 of a transform x M + b of points in d dimensions; None of others."""
-    return None
-
-
-@affine.of(transforms.Affine)
-def _(transform: transforms.Affine, d: int) -> tuple[Tensor, Tensor]:
-    return _number(transform.scale).expand(d).diag(), _number(transform.offset).expand(d)
-
-
-@affine.of(transforms.Inverse)
-def _(transform: transforms.Inverse, d: int) -> tuple[Tensor, Tensor] | None:
-    inner = affine(transform.transform, d)
-    return None if inner is None else (torch.linalg.inv(inner[0]), -torch.linalg.solve(inner[0].mT, inner[1]))
-
-
-@affine.of(transforms.Masked)
-def _(transform: transforms.Masked, d: int) -> tuple[Tensor, Tensor] | None:
-    inner, mask = affine(transform.transform, d), transform.mask.cpu().expand(d)
-    if inner is None:
-        return None
-    M, b = inner
-    return torch.where(mask, M, torch.eye(d, dtype=M.dtype, device="cpu")), torch.where(mask, b, 0.0)
-
-
-@affine.of(transforms.Chain)
-def _(transform: transforms.Chain, d: int) -> tuple[Tensor, Tensor] | None:
-    M, b = torch.eye(d, dtype=torch.float64, device="cpu"), torch.zeros(d, dtype=torch.float64, device="cpu")
-    for part in transform.transforms:
-        next_one = affine(part, M.shape[1])
-        if next_one is None:
-            return None
-        M, b = M @ next_one[0], b @ next_one[0] + next_one[1]
-    return M, b
-
-
-@affine.of(transforms.Columns)
-def _(transform: transforms.Columns, d: int) -> tuple[Tensor, Tensor] | None:
-    identity, parts = torch.eye(d, dtype=torch.float64, device="cpu"), []
-    for part, columns in zip(transform.transforms, transform.columns, strict=True):
-        inner = affine(part, len(columns))
-        if inner is None:
-            return None
-        parts.append((identity[:, columns] @ inner[0], inner[1]))
-    Ms, bs = zip(*parts, strict=True)
-    return torch.cat(Ms, dim=1), torch.cat(bs)
-
-
-@affine.of(transforms.Projected)
-def _(transform: transforms.Projected, d: int) -> tuple[Tensor, Tensor]:
-    return _number(transform.W), _number(transform.b)

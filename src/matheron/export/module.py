@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -73,7 +74,7 @@ class ModelModule(PartModule):
         if self.domain is not None:
             outside = ((z < self.domain[0]) | (z > self.domain[1])).any(-1, keepdim=True)
             z = torch.where(outside, math.nan, z)
-        f = sum(term(z) for term in self.parts)
+        f = reduce(torch.add, (term(z) for term in self.parts))
         return f if self.mean is None else f + self.mean(z)
 
 
@@ -440,13 +441,12 @@ class SumModule(PartModule):
         super().__init__(parts, weights=weights, level=level)
 
     def forward(self, x: Tensor) -> Tensor:
-        return sum(
-            (w[:, None] * part(x) for w, part in zip(self.weights, self.parts, strict=True)), self.level[:, None]
-        )
+        each = (w[:, None] * part(x) for w, part in zip(self.weights, self.parts, strict=True))
+        return reduce(torch.add, each) + self.level[:, None]
 
 
 class ProductModule(PartModule):
     """f_1 f_2 ... of parts, point by point."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return math.prod((part(x) for part in self.parts), start=x.new_ones(()))
+        return reduce(torch.mul, (part(x) for part in self.parts))
