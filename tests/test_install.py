@@ -22,22 +22,10 @@ OPTIONAL = PROJECT["optional-dependencies"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 # What a machine may have beside the public registry; certificates, proxies and time-outs stay.
 ELSEWHERE = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT")
-EVERYTHING_OPTIONAL = (
-    *(
-        "gpytorch",
-        "linear_operator",
-        "botorch",
-        "sklearn",
-        "gpflow",
-        "tensorflow",
-        "geometric_kernels",
-        "gpjax",
-        "jax",
-        "optuna",
-        "ot",
-    ),
-    *("pandas", "pyarrow", "xarray", "dask", "zarr", "rasterio", "bokeh", "plotly", "triton", "finufft"),
-)
+EVERYTHING_OPTIONAL = """
+gpytorch linear_operator botorch sklearn gpflow tensorflow geometric_kernels gpjax jax optuna ot pandas pyarrow xarray
+dask zarr rasterio bokeh plotly triton finufft
+""".split()
 
 
 def pip(*arguments: str, python: str | None = None) -> subprocess.CompletedProcess:

@@ -31,6 +31,18 @@ def test_code_fits_a_page_and_terms_are_in_the_glossary(page):
     assert not found.undefined, f"add to docs/glossary.md: {found.undefined}"
 
 
+TAUGHT = [*sorted((ROOT / "docs/tutorials").glob("*.md")), *(ROOT / f"docs/{page}.md" for page in (
+    "features", "how-it-works", "lattice", "models", "own", "solvers", "theory", "travel", "which-tool"
+))]  # fmt: skip
+
+
+@pytest.mark.parametrize("page", TAUGHT, ids=name)
+def test_a_page_that_teaches_begins_with_three_things_that_a_reader_will_be_able_to_do(page):
+    start = page.read_text().split("\n\n")[1:3]
+    assert start[0] == "After this page you can", name(page)
+    assert len(re.findall(r"^- ", start[1], re.MULTILINE)) == 3, name(page)
+
+
 def test_entries_of_the_glossary_are_in_alphabetical_order_and_two_lines_long():
     text = (ROOT / "docs/glossary.md").read_text()
     entries = [part.strip() for part in text.split("\n\n") if part.startswith("**")]

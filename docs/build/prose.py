@@ -18,76 +18,15 @@ LONGEST_SENTENCE = 30  # words
 WIDEST_CODE = 88  # columns: a page shows this much without scrolling
 
 # Words that have a meaning of their own here. Where a page uses one, the glossary says what it means.
-TERMS = (
-    *(
-        "basis",
-        "bases",
-        "block",
-        "centre",
-        "conditioning",
-        "decoupled",
-        "domain",
-        "draw",
-        "ell",
-        "ensemble",
-    ),
-    *(
-        "evaluator",
-        "feature",
-        "Fourier feature",
-        "frequency",
-        "function-space",
-        "harmonics",
-        "inducing point",
-    ),
-    *(
-        "jitter",
-        "kernel",
-        "Laplace's approximation",
-        "lattice",
-        "law",
-        "lengthscale",
-        "leverage",
-        "likelihood",
-    ),
-    *(
-        "location-scale",
-        "LOVE",
-        "Matheron's rule",
-        "mode",
-        "monomial",
-        "nugget",
-        "own points",
-        "path",
-    ),
-    *(
-        "posterior",
-        "preconditioner",
-        "prior",
-        "regret",
-        "residual",
-        "roll-out",
-        "simple kriging",
-        "site",
-        "solver",
-    ),
-    *(
-        "spectral measure",
-        "spectrum",
-        "Thompson sampling",
-        "tolerance",
-        "transform",
-        "trust region",
-        "update",
-    ),
-    *(
-        "variance starvation",
-        "variogram",
-        "Wasserstein distance",
-        "weight-space",
-        "weights",
-    ),
-)
+_TERMS = """
+basis, bases, block, centre, conditioning, decoupled, domain, draw, ell, ensemble, evaluator, feature, Fourier
+feature, frequency, function-space, harmonics, inducing point, jitter, kernel, Laplace's approximation,
+lattice, law, lengthscale, leverage, likelihood, location-scale, LOVE, Matheron's rule, mode, monomial,
+nugget, own points, path, posterior, preconditioner, prior, regret, residual, roll-out, simple kriging, site,
+solver, spectral measure, spectrum, Thompson sampling, tolerance, transform, trust region, update, variance
+starvation, variogram, Wasserstein distance, weight-space, weights
+"""
+TERMS = tuple(" ".join(_TERMS.split()).split(", "))
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _WRITTEN = re.compile(
     r"^<!-- [\w-]+ -->$.*?^<!-- end -->$", re.MULTILINE | re.DOTALL
