@@ -255,7 +255,7 @@ def test_a_name_stands_for_one_class_or_type_in_all_of_the_library():
 
 # Modules that tests look inside, for want of a public name: quadrature rules, table formats, GPU kernels' interpreter.
 INSIDE = {
-    "adapters.gpflow.kernels", "adapters.sklearn", "cli.demo.numbers", "cli.playground.command",
+    "adapters.gpflow", "adapters.sklearn", "cli.demo.numbers", "cli.playground.command",
     "cli.playground.model", "cli.playground.page", "compare.bounds", "core.arena", "core.boxes", "dynamics.iterative",
     "evaluate.fused.product", "evaluate.own_points", "features.leverage", "features.quasi_random",
     "fields.drift", "fields.field_data", "kernels.radial", "kernels.rational_quadratic", "lattice.planning",

@@ -18,7 +18,7 @@ import tensorflow as tf  # noqa: E402
 from adapters import gpflow_cases as cases  # noqa: E402
 from adapters.gpflow_cases import MODELS, X, Y, Z, kernel, svgp, trained, x  # noqa: E402
 from matheron.adapters import gpflow as adapter  # noqa: E402
-from matheron.adapters.gpflow.kernels import leaves, noise_variance  # noqa: E402
+from matheron.adapters.gpflow import leaves, noise_variance  # noqa: E402
 
 gk = gpflow.kernels
 

@@ -12,16 +12,13 @@ from ...models import GP, Outputs
 from ..refusal import needs, refusal
 
 with needs("GPyTorch", "gpytorch"):
-    from gpytorch import models
+    from gpytorch import models as gm
     from gpytorch.kernels import Kernel as GPyTorchKernel
 
 from . import kernels
-from .exact import noise_of, translate_exact
-from .kernels import kernel_of
-from .likelihoods import likelihood_of as likelihood_of
-from .means import mean_of
-from .place import Place
-from .variational import moments_of, strategy_of, translate_strategy
+from .kernels import Place, kernel_of, mean_of
+from .models import likelihood_of as likelihood_of
+from .models import moments_of, noise_of, strategy_of, translate_exact, translate_strategy
 
 
 @singledispatch
@@ -30,9 +27,9 @@ def describe(model: object) -> GP:
     raise refusal("model", model, describe)
 
 
-describe.register(models.ExactGP, lambda model: translate_exact(model, tuple(model.train_inputs or ())))
-describe.register(models.ApproximateGP, lambda model: translate_strategy(model.variational_strategy))
-describe.register(models.IndependentModelList, lambda model: Outputs([describe(member) for member in model.models]))
+describe.register(gm.ExactGP, lambda model: translate_exact(model, tuple(model.train_inputs or ())))
+describe.register(gm.ApproximateGP, lambda model: translate_strategy(model.variational_strategy))
+describe.register(gm.IndependentModelList, lambda model: Outputs([describe(member) for member in model.models]))
 
 
 def translate(kernel: GPyTorchKernel, input_dim: int) -> Kernel:

@@ -1,22 +1,76 @@
-"""Translation of GPyTorch's kernels, with its exact parametrisations."""
+"""Translation of GPyTorch's kernels and means, with its exact parametrisations, for one member of a batch of models."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce, singledispatch
 from types import UnionType
 
 import torch
 from gpytorch import kernels as gk
+from gpytorch import means as gm
 from linear_operator import to_dense
 from torch import Tensor, nn
 
 from ... import kernels
 from ...kernels import Kernel
-from ..refusal import BY_HAND, refusal, refuse_override
-from .place import Place
+from ...models.means import CallableMean, ConstantMean, LinearMean, Mean, Stacked
+from ..refusal import BY_HAND, overridden, refusal, refuse_override
+
+
+@dataclass(frozen=True)
+class Place:
+    """A member of a batch of models, and the columns of the inputs that a kernel takes.
+
+    GPyTorch's parameters have the batch's axes first, and broadcast if they have fewer or smaller ones. Columns are
+    counted over all inputs, concatenated. The column of task numbers is not a coordinate of paths.
+    """
+
+    batch_shape: torch.Size
+    index: tuple[int, ...]
+    columns: tuple[int, ...]
+    num_columns: int
+    task: int | None = None
+    num_tasks: int = 1
+    inputs: Tensor | None = field(default=None, compare=False)  # the data `[..., n, columns]`, if known
+
+    def pick(self, parameter: Tensor | nn.Module, trailing: int) -> Tensor:
+        """Return this member's part of a parameter `[*batch, ...]` with `trailing` axes after the batch's.
+
+        It stays differentiable in the parameter.
+        """
+        parameter = tensor(parameter)
+        own = parameter.shape[parameter.ndim - trailing :]
+        return parameter.expand(self.batch_shape + own)[self.index]
+
+    def within(self, kernel: gk.Kernel) -> Place:
+        """Return the place for the columns that a kernel's active_dims select."""
+        if kernel.active_dims is None:
+            return self
+        return replace(self, columns=tuple(self.columns[i] for i in tensor(kernel.active_dims).tolist()))
+
+    @property
+    def coordinates(self) -> list[int]:
+        """The columns that are coordinates of paths, so all but the task column."""
+        return [c for c in range(self.num_columns) if c != self.task]
+
+    def on_columns(self, kernel: Kernel) -> Kernel:
+        """Restrict a translated kernel to the columns of this place."""
+        if self.task in self.columns:
+            raise TypeError(
+                f"kernel: {type(kernel).__name__} takes column {self.task} as a coordinate, but it holds task numbers; "
+                f"give the kernel active_dims of the other columns, {BY_HAND}"
+            )
+        dims = [self.coordinates.index(c) for c in self.columns]
+        return kernel if dims == list(range(len(self.coordinates))) else kernel.on(dims)
+
+
+def tensor(parameter: Tensor | nn.Module) -> Tensor:
+    """Check that an attribute of a module, which is typed as a tensor or a module, is a tensor."""
+    assert isinstance(parameter, Tensor)
+    return parameter
 
 
 def translate(kernel: gk.Kernel, place: Place) -> Kernel:
@@ -161,3 +215,64 @@ def task_columns(kernel: gk.Kernel, place: Place, called: bool = True) -> set[in
         case gk.InducingPointKernel():
             return task_columns(kernel.base_kernel, place)
     return set()
+
+
+# Means. Modules of classes that are not registered are copied and called.
+
+
+def translate_mean(mean: nn.Module, place: Place, with_task: bool = False) -> Mean:
+    """Translate a mean module for one member of a batch; `with_task` says that it takes the task column too."""
+    if with_task or overridden(mean, mean_of):
+        return CallableMean(_At(mean, place, with_task))
+    return mean_of(mean, place)
+
+
+@singledispatch
+def mean_of(mean: nn.Module, place: Place) -> Mean:
+    """Copy a module of any other class; the copy is called with points."""
+    return CallableMean(_At(mean, place))
+
+
+mean_of.register(gm.ZeroMean, lambda mean, place: ConstantMean(0.0))
+mean_of.register(gm.ConstantMean, lambda mean, place: ConstantMean(place.pick(mean.constant, 0)))
+mean_of.register(
+    gm.ConstantMeanGrad | gm.ConstantMeanGradGrad,
+    lambda mean, place: ConstantMean(place.pick(mean.constant, 1)[0]),
+)
+mean_of.register(gm.MultitaskMean, lambda mean, place: Stacked([translate_mean(m, place) for m in mean.base_means]))
+
+
+@mean_of.register
+def _(mean: gm.LinearMean | gm.LinearMeanGrad | gm.LinearMeanGradGrad, place: Place) -> Mean:
+    bias = 0.0 if mean.bias is None else place.pick(mean.bias, 1)[0]
+    return LinearMean(place.pick(mean.weights, 2)[:, 0], bias)
+
+
+class _At(nn.Module):
+    """A mean module for one member of a batch: it maps points `[..., n, d]` to `[..., n]`, or to `[..., n, t]`.
+
+    The latter holds for a mean with a task column.
+    """
+
+    def __init__(self, mean: nn.Module, place: Place, with_task: bool = False) -> None:
+        super().__init__()
+        self.mean = mean
+        self.batch_shape, self.index = place.batch_shape, place.index
+        self.task = place.task if with_task else None
+        self.num_tasks = place.num_tasks
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.task is None:
+            return self._at(x)
+        number = x[..., :1]
+        parts = (x[..., : self.task], x[..., self.task :])
+        each = [torch.cat([parts[0], torch.full_like(number, i), parts[1]], -1) for i in range(self.num_tasks)]
+        return torch.stack([self._at(points) for points in each], dim=-1)
+
+    def _at(self, x: Tensor) -> Tensor:
+        b = len(self.batch_shape)
+        value = self.mean(x.reshape(*x.shape[:-2], *[1] * b, *x.shape[-2:]))  # [..., *batch, n] or [..., n]
+        if b == 0:
+            return value
+        value = value.expand(*x.shape[:-2], *self.batch_shape, value.shape[-1])
+        return value[(..., *self.index, slice(None))]

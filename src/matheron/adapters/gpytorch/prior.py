@@ -31,9 +31,7 @@ from ...models import ExactGP, SparseGP, observe
 from ...models.means import ConstantMean, Mean
 from ...models.transforms import Network
 from ..refusal import BY_HAND, full_name, overridden
-from .kernels import kernel_of, order_of, product, task_columns, translate, translate_forward
-from .means import translate_mean
-from .place import Place
+from .kernels import Place, kernel_of, order_of, product, task_columns, translate, translate_forward, translate_mean
 
 _NUM_PROBES = 6
 # A translated kernel, as a function of the place.
