@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from matheron import fields
 from matheron.cli import app
 from matheron.cli import fields as command
+from matheron.cli.field_data import read_observations
 from matheron.compare.samplers import moments
 from matheron.fields import field_models as models
-from matheron.fields.field_data import read_observations
 
 
 def invoke(*words):
@@ -280,9 +280,9 @@ def test_logarithms_keep_a_field_positive(tmp_path):
 @pytest.mark.usefixtures("quick_fit")
 def test_a_stopped_command_goes_on(table, tmp_path, monkeypatch):
     words = [table, "--grid", "12x12", "--chunks", 4, "--paths", 2, "--out", tmp_path / "f.nc"]
-    from matheron.fields import blocks
+    from matheron.fields import simulation
 
-    on_grid, computed = blocks._on_grid, []
+    on_grid, computed = simulation._on_grid, []
 
     def stopped(*args):
         computed.append(1)
@@ -291,7 +291,7 @@ def test_a_stopped_command_goes_on(table, tmp_path, monkeypatch):
         return on_grid(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(blocks, "_on_grid", stopped)
+        patch.setattr(simulation, "_on_grid", stopped)
         result = invoke(*words)
     assert result.exit_code == 130 and "the same command resumes" in result.stderr
     result = invoke(*words)

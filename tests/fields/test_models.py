@@ -12,7 +12,7 @@ import matheron
 from matheron import fields, kernels
 from matheron.compare.samplers import moments
 from matheron.fields import field_models as models
-from matheron.fields.drift import RasterMean
+from matheron.fields.field_models import RasterMean
 
 
 def points(n, d=2, seed=0):

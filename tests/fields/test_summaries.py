@@ -10,7 +10,7 @@ from scipy import stats
 
 import matheron
 from matheron import fields, kernels
-from matheron.fields import blocks
+from matheron.fields import simulation
 
 AXES = {"x": np.linspace(0, 1, 14), "y": np.linspace(0, 2, 11)}
 
@@ -64,8 +64,8 @@ def test_maps_say_what_they_are_and_in_which_units(paths):
 
 def test_each_block_is_evaluated_once_for_all_its_maps(paths, tmp_path, monkeypatch):
     seen = []
-    on_grid = blocks._on_grid
-    monkeypatch.setattr(blocks, "_on_grid", lambda *args: (seen.append(1), on_grid(*args))[1])
+    on_grid = simulation._on_grid
+    monkeypatch.setattr(simulation, "_on_grid", lambda *args: (seen.append(1), on_grid(*args))[1])
     maps = fields.summarise(paths, AXES, above=[1.0], chunks={"y": 6, "x": 7})  # 4 blocks
     fields.write(maps, tmp_path / "maps.nc")
     assert len(seen) == 4

@@ -16,7 +16,7 @@ import xarray as xr
 
 import matheron
 from matheron import fields, kernels
-from matheron.fields import blocks, schedulers
+from matheron.fields import simulation
 
 HERE = Path(__file__).parent
 
@@ -124,7 +124,7 @@ def test_a_dataset_of_maps_is_written_too(field, tmp_path):
 def count_blocks(monkeypatch, most=1000):
     """A list that grows with every block computed; after `most` of them comes an interrupt."""
     computed = []
-    on_grid = blocks._on_grid
+    on_grid = simulation._on_grid
 
     def counted(*args):
         if len(computed) == most:
@@ -132,7 +132,7 @@ def count_blocks(monkeypatch, most=1000):
         computed.append(1)
         return on_grid(*args)
 
-    monkeypatch.setattr(blocks, "_on_grid", counted)
+    monkeypatch.setattr(simulation, "_on_grid", counted)
     return computed
 
 
@@ -271,7 +271,7 @@ def test_what_cannot_be_written_is_refused_before_any_work(field, tmp_path, monk
         fields.write(field[:, 0], tmp_path / "field.tif")
     with pytest.raises(ValueError, match="scheduler: expected 'sync'"):
         fields.write(field, tmp_path / "field.nc", scheduler="fast")
-    monkeypatch.setattr(schedulers, "PATIENCE", "0.2s")
+    monkeypatch.setattr("matheron.fields.writing.PATIENCE", "0.2s")
     with pytest.raises(OSError, match="no Dask scheduler answers at"):
         fields.write(field, tmp_path / "field.nc", scheduler="tcp://127.0.0.1:1")
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import torch
 
 import matheron
 from matheron import fields, kernels
-from matheron.fields import blocks
+from matheron.fields import simulation
 
 
 def field(chunks=16):
@@ -27,13 +27,13 @@ def chunks_of(path):
 
 
 def slow_blocks(seconds):
-    on_grid = blocks._on_grid
+    on_grid = simulation._on_grid
 
     def slowly(*args):
         time.sleep(seconds)
         return on_grid(*args)
 
-    blocks._on_grid = slowly
+    simulation._on_grid = slowly
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ plain InducingPoints are values of all outputs.
 Every translated kernel is checked at the model's points.
 """
 
-# pyright: reportMissingImports=false
+# Where GPflow is not installed, pyright takes `import gpflow` for this file.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
 from functools import reduce, singledispatch
+from typing import Any
 
 import numpy as np
 import torch
@@ -151,7 +153,7 @@ def _placed(ours: Kernel, kernel: gk.Kernel, input_dim: int, task: int | None) -
     return ours if columns == inputs else ours.on([inputs.index(i) for i in columns])
 
 
-def _columns(kernel: gk.Kernel, input_dim: int) -> list[int]:
+def _columns(kernel: Any, input_dim: int) -> list[int]:
     dims = kernel.active_dims
     return list(range(input_dim)[dims]) if isinstance(dims, slice) else [int(i) for i in dims]
 

@@ -22,9 +22,16 @@ from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Bernoulli, Binomial, Likelihood, Poisson, StudentT
 from ..paths import AbstractPaths
 from ..solvers import Cholesky
-from ..tables.encoding import EncodedColumns, check_columns, copies_remark, find_dates, no_data_remark, numbers
+from ..tables.encoding import (
+    EncodedColumns,
+    OutcomeColumn,
+    check_columns,
+    copies_remark,
+    find_dates,
+    no_data_remark,
+    numbers,
+)
 from ..tables.files import pandas, read_table
-from ..tables.outcomes import OutcomeColumn
 from .options import Voice
 
 if TYPE_CHECKING:
@@ -46,7 +53,7 @@ _KERNELS: dict[str, Callable[[float, Tensor], Kernel]] = {
 }
 
 
-class Dataset(NamedTuple):
+class TableData(NamedTuple):
     """Inputs X `[n, d]` and targets y `[n]` of the rows that are used: those without gaps, or a sample of them."""
 
     columns: EncodedColumns
@@ -84,7 +91,7 @@ def read_dataset(
     seed: int,
     voice: Voice,
     outcomes: OutcomeColumn | None = None,
-) -> Dataset:
+) -> TableData:
     """Read the data of a file; if it has more than `rows` rows, that many are drawn at random with the seed."""
     frame = read_table(file, progress=voice.progress)
     source = str(file)
@@ -163,7 +170,7 @@ def read_dataset(
     kinds |= {name: "int64" for name, values in days.items() if bool((values % 1 == 0).all())}
     shown = np.union1d(used, np.flatnonzero(~whole)) if len(used) < len(X) else slice(None)
     X_used, y_used, points = (torch.from_numpy(values) for values in (X[used], y[used], X[shown]))
-    return Dataset(columns, target, X_used, y_used, kinds, points, gaps, likelihood)
+    return TableData(columns, target, X_used, y_used, kinds, points, gaps, likelihood)
 
 
 def _some_of(rows: np.ndarray, y: np.ndarray, count: int, seed: int) -> np.ndarray:
@@ -236,7 +243,7 @@ def rows_per_chunk(paths: AbstractPaths) -> int:
     return max(256, (1 << 23) // (paths.num_paths + paths.input_dim + 1))
 
 
-def fitted(dataset: Dataset, kernel: str | None, noise: float | None, seed: int, voice: Voice) -> ExactGP | LatentGP:
+def fitted(dataset: TableData, kernel: str | None, noise: float | None, seed: int, voice: Voice) -> ExactGP | LatentGP:
     """Fit a model to the data: the kernel has a name, and `noise` is the noise's standard deviation if it is known."""
     likelihood = dataset.likelihood
     if likelihood is not None and noise is not None:
@@ -280,7 +287,7 @@ def named_kernel(words: str, X: Tensor, y: Tensor | None) -> Kernel:
     return sum(parts[1:], parts[0])
 
 
-def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, Dataset]:
+def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, TableData]:
     """Load a model that `matheron fit --save` wrote, with its data."""
     whole, notes = load(file), read_notes(file)
     gp = whole.gaussian if isinstance(whole, LatentGP) else whole
@@ -291,8 +298,8 @@ def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, Dataset]:
     y = y if gp.output_transform is None else gp.output_transform(y)
     columns, target = EncodedColumns.from_json(notes), str(notes["target"])
     if isinstance(whole, LatentGP):
-        return whole, Dataset(columns, target, X, whole.y.double(), likelihood=whole.likelihood)
-    return gp, Dataset(columns, target, X, y)
+        return whole, TableData(columns, target, X, whole.y.double(), likelihood=whole.likelihood)
+    return gp, TableData(columns, target, X, y)
 
 
 def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str, Likelihood | None]:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import numpy as np
     from xarray import DataArray, Dataset
 
-    from ..fields.field_data import FieldData
     from ..fields.simulation import Chunks
     from ..fields.sphere import OnSphere
     from ..models import ExactGP, LatentGP
     from ..paths import AbstractPaths
+    from .field_data import FieldData
 
 # The limit on observations^2 times cells up to which the standard deviation is exact, which then takes about a minute.
 _DEAR = 1e12
@@ -118,19 +118,17 @@ def field(
     """
     import numpy as np
 
-    from ..fields.extras import need
-    from ..tables.encoding import listed
-    from ..tables.outcomes import OutcomeColumn
+    from ..fields.targets import need
+    from ..tables.encoding import OutcomeColumn, listed
 
     for name in ("xarray", "dask", "pandas"):
         need(name)
     import torch
 
-    from ..fields.cells import box_of, cells_for
-    from ..fields.drawing import draw_field
-    from ..fields.field_data import check_degrees, read_observations
+    from ..fields.posterior import draw_field
     from ..fields.simulation import simulate, whole_paths, with_crs
     from ..fields.writing import FORMATS, write
+    from .field_data import box_of, cells_for, check_degrees, read_observations
 
     say = (lambda _: None) if quiet else typer.echo
     written = None
@@ -197,7 +195,7 @@ def field(
 
 def _as_crs(crs: str | None, option: str) -> object:
     """A coordinate reference system by its name."""
-    from ..fields.extras import need
+    from ..fields.targets import need
 
     if crs is None:
         return None
@@ -223,7 +221,7 @@ def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) ->
 
 def _across_the_dateline(wells: FieldData, say: Callable[[str], None]) -> FieldData:
     """Observations with longitudes without a jump, so that a grid spans the shorter way around the Earth."""
-    from ..fields.cells import unwrapped
+    from .field_data import unwrapped
 
     east, points = unwrapped(wells.points[:, 0]), wells.points.copy()
     if (east != points[:, 0]).any():
@@ -248,7 +246,7 @@ def _fitted(
     import numpy as np
 
     from ..fields.field_models import fit_field, fit_sphere
-    from ..fields.sphere_matern import SphereMatern
+    from ..fields.sphere import SphereMatern
     from ..fitting import summary
 
     if log and wells.values.min() <= 0:
@@ -361,7 +359,7 @@ def _maps(
 
     Exact maps have no map of standard errors.
     """
-    from ..fields.kriging import LARGEST, krige, mean
+    from ..fields.posterior import LARGEST, krige, mean
     from ..fields.sphere import OnSphere
     from ..fields.summaries import summaries_of
     from ..models import LatentGP
@@ -389,8 +387,8 @@ def _draw_figure(
     degrees: bool,
 ) -> None:
     """The figure, of the same functions at the cells that a picture can show."""
-    from ..fields.maps import picture, thinned
     from ..fields.simulation import simulate, whole_paths
+    from .pictures import field_figure, thinned
 
     if isinstance(cells, dict):
         few = {name: axis[thinned(axis)] for name, axis in cells.items()}
@@ -401,7 +399,7 @@ def _draw_figure(
     maps = maps.compute(scheduler="sync")
     realisations = simulate(functions[:3], few).compute(scheduler="sync")
     data = (wells.points, wells.rates)
-    picture(maps, realisations, *data, plot, units=wells.value_name, log=log, degrees=degrees)
+    field_figure(maps, realisations, *data, plot, units=wells.value_name, log=log, degrees=degrees)
 
 
 def _variable(name: str) -> str:

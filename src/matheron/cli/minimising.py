@@ -56,9 +56,8 @@ def minimize(
 
     from ..drawing import draw
     from ..models.transforms import Round
-    from ..tables.encoding import listed, quoted
+    from ..tables.encoding import OutcomeColumn, listed, quoted
     from ..tables.files import TableWriter
-    from ..tables.outcomes import OutcomeColumn
     from ..thompson import maximize as maximised
     from ..thompson import minimize as minimised
     from .data import EXACT, check_kernel, deviation, fitted, read_dataset

@@ -38,8 +38,7 @@ def fit(
     """
     from ..core.saving import save as store
     from ..fitting import summary
-    from ..tables.encoding import listed
-    from ..tables.outcomes import OutcomeColumn
+    from ..tables.encoding import OutcomeColumn, listed
     from .data import check_kernel, fitted, read_dataset
 
     voice = Voice(quiet, as_json)

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..models import ExactGP, LatentGP
-    from ..tables.encoding import EncodedColumns
-    from ..tables.outcomes import OutcomeColumn
-    from .data import Dataset
+    from ..tables.encoding import EncodedColumns, OutcomeColumn
+    from .data import TableData
 
 # The default number of grid points along each input, by the number of inputs.
 _GRID = {1: 400, 2: 80}
@@ -73,9 +72,8 @@ def sample(
     from ..core.checks import many
     from ..core.saving import save as store
     from ..drawing import draw
-    from ..tables.encoding import listed
+    from ..tables.encoding import OutcomeColumn, listed
     from ..tables.files import TableWriter
-    from ..tables.outcomes import OutcomeColumn
     from .data import Evaluated, rows_per_chunk
     from .pictures import check_picture, picture
 
@@ -138,7 +136,7 @@ def _model(
     grid: str | None,
     seed: int,
     voice: Voice,
-) -> tuple[ExactGP | LatentGP, Dataset]:
+) -> tuple[ExactGP | LatentGP, TableData]:
     """Load or fit the model, and return it with its data."""
     from ..tables.encoding import check_columns
     from ..tables.files import read_chunks
@@ -173,7 +171,7 @@ def _with_margin(box: Tensor) -> tuple[Tensor, Tensor]:
     return box[0] - margin, box[1] + margin
 
 
-def _reach(box: Tensor, at: Path | None, dataset: Dataset) -> Tensor:
+def _reach(box: Tensor, at: Path | None, dataset: TableData) -> Tensor:
     """Extend the box `[2, d]` to all points at which functions are evaluated, which the draw's domain must contain."""
     import torch
 
@@ -202,7 +200,7 @@ def _shape(words: str, columns: EncodedColumns) -> list[int]:
 
 
 def _points(
-    at: Path | None, shape: list[int] | None, dataset: Dataset, box: Tensor, rows: int
+    at: Path | None, shape: list[int] | None, dataset: TableData, box: Tensor, rows: int
 ) -> Iterator[tuple[DataFrame, Tensor]]:
     """Yield tables of inputs and their points, some rows at a time."""
     import torch

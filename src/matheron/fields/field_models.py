@@ -1,28 +1,32 @@
-"""Geostatistical models: covariances by name, fits in the plane and on the sphere, external drift."""
+"""Geostatistical models: covariances by name, fits in the plane and on the sphere, external drift, block averages."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_array, as_points, as_tensor, names_of, positive
+from ..core.boxes import as_box
+from ..core.checks import ArrayLike, as_array, as_count, as_noise, as_points, as_tensor, names_of, positive
 from ..fitting import fit
 from ..kernels import RBF, Kernel, Matern, Rotated, Spherical
-from ..models import ExactGP, LatentGP
+from ..models import ExactGP, LatentGP, observe
 from ..models.likelihoods import Likelihood
+from ..models.means import Mean
 from ..models.transforms import Affine
 from ..solvers.cholesky import safe_cholesky
-from .drift import RasterMean, as_raster
-from .sphere import EARTH, OnSphere, lonlat_of, middle_of, on_plane, on_sphere
-from .sphere_matern import SphereMatern
+from ..tables.files import read_table
+from .sphere import EARTH, OnSphere, SphereMatern, lonlat_of, middle_of, on_plane, on_sphere
 from .targets import Grid
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from xarray import DataArray
 
 # Hyperparameters are fitted to at most this many observations; all of them condition the field.
@@ -260,3 +264,151 @@ def fit_drift(
         coefficients=beta.tolist(),
     )
     return gp.replaced(train_targets=outward.inverse(values), mean=drift)
+
+
+def stations() -> DataFrame:
+    """Heights above sea level, in metres, of 1200 gravity stations in and around Lesotho, as a DataFrame.
+
+    They are a sample of the stations between 24 and 32 degrees east and 26.5 and 32.5 degrees south in the gravity data
+    of southern Africa. NOAA's National Centers for Environmental Information distribute these data in the public
+    domain: 14,559 records, received in January 1986. The copy used here is that of the Fatiando a Terra collection of
+    open data.
+
+    >>> from matheron import fields
+    >>> table = fields.stations()
+    >>> list(table.columns), len(table)
+    (['longitude', 'latitude', 'height'], 1200)
+    """
+    return read_table(Path(__file__).with_name("stations.csv"))
+
+
+class RasterMean(Mean):
+    """m(x) `[..., n, 1]` from values `[n1, n2]` on a grid of two axes, each increasing; constant beyond the edges.
+
+    >>> import torch
+    >>> from matheron.fields.field_models import RasterMean
+    >>> mean = RasterMean(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]), torch.tensor([[0.0, 2.0], [1.0, 3.0]]))
+    >>> mean(torch.tensor([[0.5, 1.0], [9.0, 0.0]], dtype=torch.float64))
+    tensor([[1.5000],
+            [1.0000]], dtype=torch.float64)
+    """
+
+    fields = ("coefficients",)
+
+    def __init__(
+        self, x_axis: Tensor, y_axis: Tensor, values: Tensor, coefficients: Sequence[float] = (0.0, 1.0)
+    ) -> None:
+        super().__init__(x_axis=x_axis.double(), y_axis=y_axis.double(), values=values.double())
+        self.coefficients = [float(v) for v in coefficients]  # a and b of a + b c(x), in the user's units
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._interpolated(x)[0][..., None]
+
+    def with_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, slopes = self._interpolated(x)
+        return value[..., None], slopes[..., None, :]
+
+    def _interpolated(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Values `[..., n]` and slopes `[..., n, 2]`."""
+        (i, t, dt), (j, s, ds) = (self._cell(x[..., k], axis) for k, axis in enumerate((self.x_axis, self.y_axis)))
+        a, b, c, d = self.values[i, j], self.values[i + 1, j], self.values[i, j + 1], self.values[i + 1, j + 1]
+        low, high = a + t * (b - a), c + t * (d - c)
+        across = ((b - a) * (1 - s) + (d - c) * s) * dt
+        return low + s * (high - low), torch.stack([across, (high - low) * ds], dim=-1)
+
+    @staticmethod
+    def _cell(x: Tensor, axis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The cell of each number, where in it, and the derivative of that: zero beyond the edges."""
+        i = (torch.searchsorted(axis, x.contiguous()) - 1).clamp(0, len(axis) - 2)
+        width = axis[i + 1] - axis[i]
+        t = (x - axis[i]) / width
+        inside = (t >= 0) & (t <= 1)
+        return i, t.clamp(0, 1), inside / width
+
+
+def as_raster(raster: DataArray) -> tuple[Tensor, Tensor, Tensor]:
+    """The axes x, y and values `[x, y]` of an xarray raster `(y, x)`, increasing and without gaps."""
+    if getattr(raster, "ndim", 0) != 2 or not hasattr(raster, "coords"):
+        raise ValueError("raster: expected an xarray.DataArray of dims (y, x), e.g. rioxarray.open_rasterio(...)[0]")
+    y, x = raster.dims
+    raster = raster.sortby([y, x])
+    values = np.asarray(raster.values, dtype=np.float64).T
+    if not np.isfinite(values).all():
+        raise ValueError("raster: expected values in every cell, got gaps; fill them, e.g. raster.interpolate_na(...)")
+    if min(values.shape) < 2:
+        raise ValueError(f"raster: expected at least two cells per side, got {list(values.T.shape)}")
+    x_axis, y_axis = (torch.from_numpy(np.array(raster[name].values, dtype=np.float64)) for name in (x, y))
+    return x_axis, y_axis, torch.from_numpy(values.copy())
+
+
+def block(lower: ArrayLike, upper: ArrayLike, num: int = 4) -> Tensor:
+    """The points `[num^d, d]` that represent a box: the midpoints of num cells along each side.
+
+    >>> from matheron import fields
+    >>> fields.block([0.0, 0.0], [1.0, 2.0], num=2)
+    tensor([[0.2500, 0.5000],
+            [0.2500, 1.5000],
+            [0.7500, 0.5000],
+            [0.7500, 1.5000]], dtype=torch.float64)
+    """
+    low, high = as_box((lower, upper), "lower and upper").double()
+    middle = (torch.arange(as_count(num, "num"), dtype=torch.float64, device="cpu") + 0.5) / num
+    axes = [a + (b - a) * middle for a, b in zip(low, high, strict=True)]
+    return torch.cartesian_prod(*axes).reshape(-1, len(low))
+
+
+def given_averages(gp: ExactGP, blocks: Sequence[ArrayLike], y: ArrayLike, noise: ArrayLike) -> ExactGP:
+    """Condition a model also on averages of the field over blocks: y_b = mean of f over block b + eps.
+
+    Each average is one more observation, a weighted sum of values (`observe.combine`). A draw therefore factorises as
+    many rows as there are data and blocks, however many points represent a block. Averages over boxes, with as many
+    points as the kernel needs, are `observe.mean(lower, upper)`.
+
+    Args:
+        gp: the kernel, the mean, and the observations.
+        blocks: for each average the points `[q, d]` whose mean it is: `fields.block(...)`, or those of a mesh that
+            lie in a polygon.
+        y: the averages `[b]`, in the user's units.
+        noise: variance of the errors of the averages, one number or `[b]`.
+
+    >>> import torch, matheron
+    >>> from matheron import fields, kernels
+    >>> gp = matheron.ExactGP(kernels.Matern(1.5, 0.3), X=[[0.1], [0.9]], y=[0.0, 1.0], noise=1e-4)
+    >>> cell = fields.block([0.4], [0.6], num=8)
+    >>> paths = matheron.draw(fields.given_averages(gp, [cell], [2.0], noise=1e-6), 4, seed=0)
+    >>> paths(cell).mean(-1).round(decimals=2)
+    tensor([2., 2., 2., 2.], dtype=torch.float64)
+    """
+    if not isinstance(gp, ExactGP):
+        raise TypeError(f"gp: expected an ExactGP, such as matheron.fit returns, got {type(gp).__name__}")
+    if gp.num_outputs > 1:
+        raise ValueError(f"gp: expected a model of one output, got {gp.num_outputs}")
+    like, inward, outward = gp.sites.points.detach().double(), gp.input_transform, gp.output_transform
+    if outward is not None and not outward.affine:
+        raise ValueError(
+            "gp: expected an affine output transform, or none; the mean of a block does not pass through it"
+        )
+    if len(blocks) < 1:
+        raise ValueError("blocks: expected at least one")
+    cells = [as_points(b, "blocks", input_dim=gp.input_dim, like=like, names=gp.input_names) for b in blocks]
+    if any(len(cell) < 1 for cell in cells):
+        raise ValueError("blocks: expected at least one point in each")
+    y = as_tensor(y, "y", like=like)
+    if y.shape != (len(cells),):
+        raise ValueError(f"y: expected [{len(cells)}], one average per block, got {list(y.shape)}")
+    noise = as_noise(noise, len(cells), like=like)
+    if inward is not None:
+        cells = [inward(cell) for cell in cells]
+    if outward is not None:
+        y, noise = outward.inverse(y[:, None])[:, 0], noise / outward.derivative(y[:, None])[:, 0].square()
+    averages = [observe.combine(cell[None], cell.new_full((1, len(cell)), 1 / len(cell))) for cell in cells]
+    known = [observe.Functionals.of(gp.sites.to(like.dtype)), *averages]
+    return ExactGP(
+        gp.kernel,
+        observe.Functionals.concatenated(known),
+        torch.cat([gp.train_targets.to(like), y]),
+        torch.cat([gp.noise.to(like), noise]),
+        gp.mean,
+        input_transform=inward,
+        output_transform=outward,
+    ).replaced(input_names=gp.input_names)

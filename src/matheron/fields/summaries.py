@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import Functions
-from .extras import need
-from .simulation import Chunks, simulate, whole_paths
+from .simulation import Chunks, Functions, simulate, whole_paths
 from .sphere import EARTH
-from .targets import Grid
+from .targets import Grid, need
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Union, cast
 
 import numpy as np
 from torch import Tensor
 
 from ..core.checks import ArrayLike
-from .extras import need
+from ..core.extras import missing_extra
 
 if TYPE_CHECKING:
     from dask.array import Array
@@ -212,3 +214,11 @@ def crs_of(grid: DataArray | Dataset) -> object:
         return grid.rio.crs
     except Exception:  # rioxarray refuses grids that are not rasters, by many kinds of exceptions
         return None
+
+
+def need(name: str) -> ModuleType:
+    """An optional package, or an ImportError that says how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise missing_extra(f"fields need {name.split('.')[0]}", "fields", error) from error

@@ -1,4 +1,7 @@
-"""write: a field to Zarr, NetCDF or GeoTIFF, block by block in bounded memory; a killed write can be resumed."""
+"""write: a field to Zarr, NetCDF or GeoTIFF, block by block in bounded memory; a killed write can be resumed.
+
+Blocks are computed in this thread, in several threads, or on a cluster.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,28 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union, cast
 
 import numpy as np
+import torch
 
 from ..core.progress import tracked
-from .extras import need
-from .geotiff import assemble_geotiff, check_raster
-from .schedulers import Scheduler, client_of, finished
+from .targets import need
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
+    from distributed import Client, Future
     from xarray import DataArray, Dataset
+
+# None, "sync" (one block after another, each on all cores), "threads", the address of a scheduler, or a Client.
+Scheduler = Union[str, "Client", None]
+# The longest wait for an answer from a scheduler.
+PATIENCE = "5s"
+
 
 # The file of an unfinished store that says which field is being written.
 _IDENTITY = "unfinished.json"
@@ -241,3 +252,155 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+# GeoTIFF: a band for each map and each path, with descriptions; tiled, compressed, with overviews.
+
+
+def check_raster(dataset: Dataset) -> None:
+    """Raise a ValueError if a Dataset is not a raster: the last two dims must be evenly spaced and equal for all
+    variables."""
+    shapes = {(v.dims[-2:], v.shape[-2:]) for v in dataset.data_vars.values() if v.ndim >= 2}
+    spatial = len(shapes) == 1 and not {"path", "point", "output"} & set(next(iter(shapes))[0])
+    if not spatial or any(v.ndim < 2 for v in dataset.data_vars.values() if v.ndim):
+        raise ValueError("field: expected one grid (y, x) for a GeoTIFF; write points to .nc or .zarr")
+    for name in next(iter(shapes))[0]:
+        axis = np.asarray(dataset[name], dtype=np.float64)
+        steps = np.diff(axis)
+        if len(steps) == 0 or steps[0] == 0 or np.abs(steps - steps[0]).max() > 1e-6 * abs(steps[0]):
+            raise ValueError(
+                f"field: a GeoTIFF's cells are evenly spaced, two per side or more; {name} is not; use .nc"
+            )
+
+
+def assemble_geotiff(dataset: Dataset, path: Path, *, tile: int = 256, smallest: int = 64) -> None:
+    """Write a lazy Dataset, one block at a time.
+
+    Args:
+        tile: the side of a tile: a multiple of 16, as the format asks.
+        smallest: the longer side of the smallest overview, at least.
+    """
+    rasterio, core, _ = need("rasterio"), need("dask.array.core"), need("rioxarray")
+    y, x = next(v.dims[-2:] for v in dataset.data_vars.values() if v.ndim >= 2)
+    if dataset[y][-1] > dataset[y][0]:  # rows go from north to south
+        dataset = dataset.isel({y: slice(None, None, -1)})
+    height, width, crs = dataset.sizes[y], dataset.sizes[x], dataset.rio.crs
+    layers = {str(n): v for n, v in dataset.data_vars.items() if v.ndim >= 2}
+    variables = {n: v if np.issubdtype(v.dtype, np.floating) else v.astype(np.float64) for n, v in layers.items()}
+    bands = [(n, index) for n, v in variables.items() for index in np.ndindex(v.shape[:-2])]
+    profile = dict(
+        driver="GTiff",
+        height=height,
+        width=width,
+        count=len(bands),
+        dtype=np.result_type(*(v.dtype for v in variables.values())).name,
+        crs=None if crs is None else crs.to_wkt(),
+        transform=dataset.rio.set_spatial_dims(x, y).rio.transform(recalc=True),
+        nodata=float("nan"),
+        tiled=True,
+        blockxsize=tile,
+        blockysize=tile,
+        interleave="band",
+        compress="deflate",
+        predictor=3,  # for floating-point numbers: their bytes are stored by significance
+        BIGTIFF="IF_SAFER",
+    )
+    with rasterio.open(path, "w", **profile) as file:
+        for band, (name, index) in enumerate(bands, start=1):
+            file.set_band_description(band, _described(variables[name], name, index))
+        number = {band: i for i, band in enumerate(bands, start=1)}
+        for name, variable in variables.items():
+            *lead, rows, columns = variable.chunks or tuple((n,) for n in variable.shape)
+            # Whole tiles, about as large as the blocks: if a compressed tile is written twice, it takes the space
+            # twice.
+            whole = [_in_tiles(n, max(sizes), tile) for n, sizes in ((height, rows), (width, columns))]
+            for *some, down, along in core.slices_from_chunks((*lead, *whole)):
+                values = np.asarray(variable[(*some, down, along)])
+                for index in np.ndindex(values.shape[:-2]):
+                    band = number[name, tuple(s.start + i for s, i in zip(some, index, strict=True))]
+                    file.write(values[index], band, window=rasterio.windows.Window.from_slices(down, along))
+    levels = [2**i for i in range(1, 16) if max(height, width) >= smallest * 2**i]
+    with rasterio.Env(COMPRESS_OVERVIEW="DEFLATE", PREDICTOR_OVERVIEW="3"):
+        with rasterio.open(path, "r+") as file:
+            file.build_overviews(levels, rasterio.enums.Resampling.average)
+
+
+def _in_tiles(n: int, size: int, tile: int) -> tuple[int, ...]:
+    """The sizes of parts of n cells, each a whole number of tiles, at least as large as `size` (but for the last)."""
+    step = -(-size // tile) * tile
+    return tuple(min(step, n - start) for start in range(0, n, step))
+
+
+def _described(variable: DataArray, name: str, index: tuple[int, ...]) -> str:
+    """What a band holds: "mean", "quantile 0.05", "probability above 1600", "height path 3"."""
+    words = [name]
+    for dim, i in zip(variable.dims[:-2], index, strict=True):
+        value = variable[dim].values[i] if dim in variable.coords else i
+        label = {"quantile_level": "", "threshold": "above "}.get(str(dim), f"{dim} ")
+        words.append(f"{label}{value:g}" if np.issubdtype(type(value), np.number) else f"{label}{value}")
+    return " ".join(words)
+
+
+# Schedulers that compute blocks.
+
+
+@contextmanager
+def client_of(scheduler: Scheduler) -> Iterator[Client | None]:
+    """A `distributed.Client` for an address or a Client; None for a local scheduler.
+
+    With None, the current Client of this process is used if there is one, as elsewhere in Dask.
+    """
+    if scheduler in ("sync", "threads"):
+        yield None
+    elif scheduler is None:
+        try:
+            client = need("distributed").get_client()
+        except (ImportError, ValueError):
+            client = None
+        yield client
+    elif isinstance(scheduler, str):
+        if ":" not in scheduler:
+            raise ValueError(
+                f"scheduler: expected 'sync', 'threads' or a Dask scheduler's address such as tcp://10.0.0.1:8786, "
+                f"got {scheduler!r}"
+            )
+        distributed = need("distributed")
+        try:
+            client = distributed.Client(scheduler, timeout=PATIENCE, set_as_default=False)
+        except OSError:
+            raise OSError(f"no Dask scheduler answers at {scheduler}; start one with `dask scheduler`") from None
+        with closing(client):
+            yield client
+    elif not hasattr(scheduler, "scheduler_info"):
+        raise TypeError(f"scheduler: expected a name, an address or a Client, got {type(scheduler).__name__}")
+    else:
+        yield scheduler
+
+
+def finished(tasks: Sequence[Delayed], client: Client | None, scheduler: Scheduler) -> Iterator[None]:
+    """Yield results of Dask's delayed tasks in the order in which they finish. On a cluster all are one graph."""
+    if client is not None:
+        futures = cast("list[Future]", client.compute(list(tasks), retries=2))
+        try:
+            for future in need("distributed").as_completed(futures, loop=client.loop):
+                yield future.result()
+                future.release()
+        finally:
+            client.cancel([future for future in futures if not future.done()])
+    elif scheduler == "sync":
+        for task in tasks:
+            yield task.compute(scheduler="sync")
+    else:
+        yield from _in_threads(tasks)
+
+
+def _in_threads(tasks: Sequence[Delayed]) -> Iterator[None]:
+    """Compute blocks in parallel, each on one thread; their number is that of torch's threads."""
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            for future in as_completed([pool.submit(task.compute, scheduler="sync") for task in tasks]):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)

@@ -1,8 +1,9 @@
-"""Observations from a table: points and values, with clear errors for doubtful data."""
+"""What the field command reads: observations from a table, and the cells of its grid."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..fields.targets import EASTWARD, as_targets, crs_of, need
 from ..models.likelihoods import Likelihood
-from ..tables.encoding import check_columns, copies_remark, no_data_remark, numbers
+from ..tables.encoding import OutcomeColumn, check_columns, copies_remark, no_data_remark, numbers
 from ..tables.files import PARQUET, read_table
-from ..tables.outcomes import OutcomeColumn
-from .extras import need
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from shapely.geometry.base import BaseGeometry
+    from xarray import DataArray
 
 # Files with a geometry; others are tables, of CSV or Parquet.
 GEOMETRY = (".gpkg", ".geojson", ".shp")
@@ -64,7 +66,7 @@ def read_observations(
     Rows without a value or a coordinate are left out, and a remark says how many.
 
     >>> import tempfile, pathlib
-    >>> from matheron.fields.field_data import read_observations
+    >>> from matheron.cli.field_data import read_observations
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = pathlib.Path(folder, "wells.csv")
     ...     _ = file.write_text("east,north,level\\n0,0,1.5\\n1,0,2.0\\n0,1,\\n1,1,2.5\\n")
@@ -230,17 +232,150 @@ def _check_spread(rows: np.ndarray, names: Sequence[str], path: Path) -> None:
             raise ValueError(f"{path.name}: {name} {what}")
 
 
-def stations() -> DataFrame:
-    """Heights above sea level, in metres, of 1200 gravity stations in and around Lesotho, as a DataFrame.
+def cells_for(
+    grid: str | None, mask: Path | None, wells: FieldData, crs: object, sphere: bool
+) -> DataArray | dict[str, np.ndarray]:
+    """The grid, as `simulate` takes it: named axes, or a raster whose empty cells stay empty.
 
-    They are a sample of the stations between 24 and 32 degrees east and 26.5 and 32.5 degrees south in the gravity data
-    of southern Africa. NOAA's National Centers for Environmental Information distribute these data in the public
-    domain: 14,559 records, received in January 1986. The copy used here is that of the Fatiando a Terra collection of
-    open data.
-
-    >>> from matheron import fields
-    >>> table = fields.stations()
-    >>> list(table.columns), len(table)
-    (['longitude', 'latitude', 'height'], 1200)
+    Args:
+        grid: number of cells along each coordinate, "1000x1000". By default the cells of the mask if it is a raster,
+            else 200.
+        mask: a raster, or polygons.
+        crs: of the coordinates, into which polygons are brought; None where unknown.
+        sphere: coordinates are longitude and latitude; grids go once round the Earth at the most, and end at the poles.
     """
-    return read_table(Path(__file__).with_name("stations.csv"))
+    d = len(wells.names)
+    if mask is not None and d != 2:
+        raise ValueError(f"--mask: a map has two coordinates, got {d}")
+    if mask is not None and not mask.exists():
+        raise FileNotFoundError(f"--mask: no file {mask}")
+    sizes = sizes_of(grid or "x".join(["200"] * d), d)
+    low, high = wells.points.min(0), wells.points.max(0)
+    room = 0.03 * (high - low)  # on every side of the data
+    low, high = low - room, high + room
+    if sphere and d == 2:
+        middle = round((low[0] + high[0]) / 360) * 180.0  # a range of 360 degrees starts at -180 or at 0
+        if high[0] - low[0] > 360:
+            low[0], high[0] = middle - 180, middle + 180
+        low[1], high[1] = max(low[1], -90.0), min(high[1], 90.0)
+    if mask is not None and mask.suffix.lower() in GEOMETRY:
+        return _inside(_polygons(mask, crs), wells.names, sizes)
+    raster = None if mask is None else _raster(mask, crs)
+    if grid is None and raster is not None:
+        return raster
+    axes = {name: np.linspace(a, b, n) for name, a, b, n in zip(wells.names, low, high, sizes, strict=True)}
+    return axes if raster is None else _resampled(raster, axes)
+
+
+def unwrapped(longitudes: np.ndarray) -> np.ndarray:
+    """Longitudes without a jump at the date line or at 0, if all lie within 270 degrees.
+
+    >>> import numpy as np
+    >>> unwrapped(np.array([-179.0, 178.0, 175.0])), unwrapped(np.array([-10.0, 20.0]))
+    (array([181., 178., 175.]), array([-10.,  20.]))
+    """
+    turned = np.sort(longitudes % 360)
+    gaps = np.diff(turned, append=turned[0] + 360)
+    widest = int(gaps.argmax())
+    arc = 360 - gaps[widest]
+    if np.ptp(longitudes) <= arc * (1 + 1e-9) or arc > 270:
+        return longitudes
+    start = turned[(widest + 1) % len(turned)]
+    start = start - 360 if start > 180 else start
+    return start + (longitudes - start) % 360
+
+
+def sizes_of(grid: str, d: int) -> list[int]:
+    if not re.fullmatch(r"\d+(x\d+)*", grid):
+        raise ValueError(f"--grid: expected numbers of cells such as 1000x1000, got {grid!r}")
+    sizes = [int(n) for n in grid.split("x")]
+    if len(sizes) != d or min(sizes) < 2:
+        raise ValueError(f"--grid: expected {d} numbers of at least 2, one for each coordinate, got {grid!r}")
+    return sizes
+
+
+def box_of(cells: DataArray | dict[str, np.ndarray], wells: FieldData) -> tuple[list[float], list[float]]:
+    """The box of the cells and the data; a ValueError if the two do not overlap."""
+    targets = as_targets(cells, len(wells.names))
+    assert targets.axes is not None
+    low, high = [], []
+    for name, i, column in zip(wells.names, targets.order, wells.points.T, strict=True):
+        axis = targets.axes[i]
+        if axis.max() < column.min() or axis.min() > column.max():
+            raise ValueError(
+                f"the grid and the data do not overlap: along {name} it goes from {axis.min():.6g} to "
+                f"{axis.max():.6g}, the observations from {column.min():.6g} to {column.max():.6g}; are both in one "
+                "coordinate system?"
+            )
+        low.append(min(float(axis.min()), float(column.min())))
+        high.append(max(float(axis.max()), float(column.max())))
+    return low, high
+
+
+def _raster(mask: Path, crs: object) -> DataArray:
+    """A mask `(y, x)`: True where a raster has a value, or where it is 1 if it has values 0 and 1 only."""
+    rioxarray, xr = need("rioxarray"), need("xarray")
+    try:
+        if mask.suffix.lower() in (".tif", ".tiff"):
+            raster = rioxarray.open_rasterio(mask, masked=True)
+            raster = raster.squeeze("band", drop=True) if raster.sizes["band"] == 1 else raster
+        else:
+            with xr.open_dataset(mask, decode_coords="all") as opened:
+                raster = opened.load()
+    except Exception as error:  # the readers' own exceptions differ
+        raise ValueError(f"--mask: expected a GeoTIFF, NetCDF or Zarr file, got {mask}: {error!s:.80}...") from None
+    if isinstance(raster, xr.Dataset):
+        if len(raster.data_vars) != 1:
+            raise ValueError(f"--mask: expected one variable in {mask.name}, got {', '.join(map(str, raster))}")
+        raster = raster[next(iter(raster))]
+    if raster.ndim != 2:
+        raise ValueError(f"--mask: expected one layer (y, x), got dimensions {list(raster.dims)}")
+    if str(raster.dims[0]).lower() in EASTWARD:
+        raster = raster.transpose()
+    raster, own = raster.astype(np.float64), crs_of(raster)
+    if crs is not None and own is not None and own != crs:
+        raster = raster.rio.reproject(crs)
+    inside = raster.notnull()
+    if bool(raster.isin([0.0, 1.0]).where(inside, True).all()) and bool((raster == 0).any()):
+        inside = raster == 1
+    if not bool(inside.any()):
+        raise ValueError(f"--mask: {mask.name} is empty everywhere")
+    return inside.drop_attrs(deep=False)
+
+
+def _resampled(raster: DataArray, axes: dict[str, np.ndarray]) -> DataArray:
+    """The raster's nearest cells on other axes, False beyond its edges."""
+    names = dict(zip(raster.dims, reversed(axes), strict=True))
+    for dim, name in names.items():
+        half = np.abs(np.diff(raster[dim])).max(initial=0.0) / 2 * (1 + 1e-9)
+        raster = raster.reindex({dim: axes[name]}, method="nearest", tolerance=half, fill_value=False)  # type: ignore[arg-type]
+    return raster.rename(names)
+
+
+def _polygons(mask: Path, crs: object) -> BaseGeometry:
+    """The polygons of a file as one shape, in the coordinates' own system where both are known."""
+    geopandas = need("geopandas")
+    try:
+        table = geopandas.read_file(mask)
+    except ImportError:  # of its engine
+        raise
+    except Exception as error:  # the reader's own exceptions differ with its engine
+        raise ValueError(f"--mask: {mask} cannot be read: {error}") from None
+    if crs is not None and table.crs is not None:
+        table = table.to_crs(crs)
+    shape = table.geometry[table.geometry.geom_type.isin(["Polygon", "MultiPolygon"])].union_all()
+    if shape.is_empty:
+        raise ValueError(f"--mask: expected polygons in {mask.name}, got none")
+    return shape
+
+
+def _inside(shape: BaseGeometry, names: tuple[str, ...], sizes: list[int]) -> DataArray:
+    """Cells of the polygons' extent, True where their centres are inside."""
+    shapely, xr = need("shapely"), need("xarray")
+    west, south, east, north = shape.bounds
+    x, y = np.linspace(west, east, sizes[0]), np.linspace(south, north, sizes[1])
+    shapely.prepare(shape)
+    inside = np.stack([shapely.contains_xy(shape, x, np.full_like(x, row)) for row in y])
+    if not inside.any():
+        raise ValueError("--mask: no cell's centre is inside the polygons; take more cells with --grid")
+    return xr.DataArray(inside, {names[1]: y, names[0]: x}, (names[1], names[0]))
