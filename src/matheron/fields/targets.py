@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Union, cast
 import numpy as np
 from torch import Tensor
 
-from ..core.checks import ArrayLike
-from ..core.extras import missing_extra
+from ..core.checks import ArrayLike, missing_extra
 
 if TYPE_CHECKING:
     from dask.array import Array
