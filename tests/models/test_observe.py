@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import matheron
-from matheron import ExactGP, draw, draw_prior, observe, transforms
+from matheron import Batch, ExactGP, SparseGP, draw, draw_prior, observe, transforms
 from matheron import kernels as K
 from matheron.solvers import Cholesky
 from standard import assert_moments
@@ -40,6 +40,17 @@ def test_blocks_stacks_and_one_after_another_are_one_model():
         noise=torch.tensor([1e-4] * 12 + [1e-3] * 12, dtype=DOUBLE),
     )
     assert torch.equal(draw(blocks, 3, seed=0)(LATER), draw(stacked, 3, seed=0)(LATER))
+
+
+def given_slopes(gp: Any) -> Any:
+    return draw(gp, 2).condition_on(observe.derivative(Z, 0), torch.zeros(6), noise=0.1)
+
+
+def test_nothing_observed_has_no_values():
+    paths, several = draw(model(), 2), matheron.stack([draw(model(), 2)] * 3)
+    assert paths.at(observe.gradient(X[:0])).shape == (2, 0)
+    assert several.at(observe.value(X[:0])).shape == (2, 0, 3)
+    assert several.at(observe.mean(X[:0], X[:0], output=1)).shape == (2, 0)
 
 
 def test_values_alone_are_the_model_of_points():
@@ -297,6 +308,9 @@ def many_kinds() -> ExactGP:
         (lambda: draw(model(), 2).at(observe.value(X[:, :1])), ValueError, "2 dimensions"),
         (lambda: draw(many_kinds(), 2, solver="lattice", domain=(0, 1)), ValueError, "not translates of 16"),
         (lambda: draw(model(), 2).derivative(2), ValueError, "below 2"),
+        (lambda: given_slopes(ExactGP(K.Matern(0.5), X, Y, 0.1)), TypeError, "smoother kernel"),
+        (lambda: given_slopes(SparseGP(K.Matern(0.5), Z, q_mean=Y[:6])), TypeError, "smoother kernel"),
+        (lambda: given_slopes(Batch([ExactGP(K.RBF(), X, Y, 0.1)])), TypeError, "each of paths.members"),
         (
             lambda: draw(ExactGP(K.RBF(), X, Y.abs(), 0.1, output_transform=transforms.Exp()), 2).condition_on(
                 observe.derivative(Z, 0), [0.0] * 6, noise=0.1

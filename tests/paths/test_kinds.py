@@ -8,7 +8,7 @@ import torch
 import matheron
 from examples import gen, paths_of, rand, randn
 from examples import model as example
-from matheron import AbstractPaths, BatchPaths, Ensemble, Outputs, SelectedOutputs
+from matheron import AbstractPaths, BatchPaths, Ensemble, Outputs, SelectedOutputs, observe
 from matheron.compare.samplers import weight_space
 from matheron.paths import has_domain, shares_work
 from standard import assert_paths, close
@@ -87,6 +87,8 @@ def test_a_batch_answers_what_its_members_answer(batch, tmp_path):
     x, of = rand(4, 2), torch.tensor([4, 0, 0, 2])
     close(batch(x), stacked(batch, (m(x) for m in batch.members)))
     close(batch.mean(x), stacked(batch, (m.mean(x) for m in batch.members)))
+    slopes = observe.gradient(x)
+    close(batch.at(slopes), stacked(batch, (m.at(slopes) for m in batch.members)))
     axes = [x[:, 0], x[:2, 1]]
     close(batch.on_grid(axes), stacked(batch, (m.on_grid(axes) for m in batch.members)))
     for i in range(2):

@@ -155,9 +155,9 @@ def by_quadrature(
         num_boxes: how many boxes, the largest, this is tried for.
         most_nodes: in all dimensions together.
     """
-    if functionals.sides is None:
+    if functionals.sides is None or not len(functionals):
         return functionals
-    d, size = functionals.input_dim, functionals.sides.prod(-1)
+    d, size = functionals.input_dim, functionals.sides.sum(-1)  # a transform may leave a side without length
     largest = size.topk(min(num_boxes, int((size > 0).sum()))).indices
     alone = torch.arange(len(largest), device=largest.device)
     some = functionals.atoms(largest, alone).replaced(weights=torch.ones_like(size[largest]))

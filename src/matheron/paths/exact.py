@@ -109,8 +109,8 @@ class Data(Value):
                 keep.append(i)
             elif float((self.y[..., seen] - self.y[..., i]).detach().abs().max()) > tolerance:
                 raise ValueError(
-                    f"condition_on: noise-free observations at the same point {list(key)} contradict each other; "
-                    "give them noise"
+                    "condition_on: noise-free observations at the same point "
+                    f"{self.sites.places[i].tolist()} contradict each other; give them noise"
                 )
         return self if len(keep) == len(self) else self.rows(keep)
 

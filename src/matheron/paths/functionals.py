@@ -49,6 +49,9 @@ def functionals_at(f: EvaluableFunctions, observed: Functionals | Sequence[Funct
 
 def functionals_of(f: EvaluableFunctions, functionals: Functionals) -> Tensor:
     """Functionals of every path, `[s, n, t]`, or `[s, n, 1]` where each of them is of one output."""
+    if not len(functionals):
+        outputs = f.num_outputs if functionals.outputs is None else 1
+        return torch.empty(f.num_paths, 0, outputs, dtype=f.dtype, device=f.device)
     # the largest number of atoms that are evaluated together
     most = max(1, MEMORY_BUDGET // (8 * f.num_paths * f.num_outputs * (f.input_dim + 1)))
     firsts = torch.arange(0, len(functionals.weights), most, device=functionals.starts.device)

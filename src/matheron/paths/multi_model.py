@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ..core import saving as store
 from ..core.checks import ArrayLike, Random, as_array, as_generator, check_names
+from ..core.functionals import Functionals
 from ..core.value import Parts
 from ..evaluate import joined_gradients
 from ..features import FeatureSpec
-from ..models.observations import Observations
+from ..models.observations import Observations, is_observable
 from ..models.transforms import Transform
 from ..solvers import Solver
 from .algebra import Selection, Stack, _OverSameInputs
@@ -323,6 +324,10 @@ class BatchPaths(OfMembers, PlacedFunctions):
         values, gradients = zip(*pairs, strict=True)
         return self._stacked(list(values)), self._stacked(list(gradients))
 
+    def at(self, observed: Functionals | Sequence[Functionals]) -> Tensor:
+        """Linear functionals of every path, of `matheron.observe`: `[*batch_shape, s, n]`."""
+        return self._stacked([member.at(observed) for member in self.members])
+
     def on_grid(self, axes: Sequence[ArrayLike]) -> Tensor:
         """The paths on a tensor grid, `[*batch_shape, s, n1, n2, ...]`."""
         return self._stacked([member.on_grid(axes) for member in self.members])
@@ -347,6 +352,11 @@ class BatchPaths(OfMembers, PlacedFunctions):
         seed: int | None = None,
     ) -> BatchPaths:
         """As `AbstractPaths.condition_on`; x, y and noise may have the batch's axes in front."""
+        if is_observable(x):
+            raise TypeError(
+                "x: expected points, got functionals; give these to each of paths.members, and make BatchPaths of what "
+                "condition_on returns"
+            )
         check_names(x, "x", self.input_names)
         xs = self._each(as_array(x), 2, "x", "n, d")
         n, t = xs[0].shape[0], self.num_outputs

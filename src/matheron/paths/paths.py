@@ -347,9 +347,7 @@ class Paths(PriorPlusUpdate):
         return self._outer_variance(Sites.every_output(self.inner(x)[0], self.num_outputs))
 
     def _variance_of(self, functionals: Functionals) -> Tensor:
-        inner = self._inner_sites(of_every_output(functionals, self.num_outputs))
-        check_smooth(self.update.kernel, inner)
-        return self._outer_variance(inner)
+        return self._outer_variance(self._inner_sites(of_every_output(functionals, self.num_outputs)))
 
     def _outer_variance(self, sites: Observed) -> Tensor:
         """The posterior variance `[n, t]` of what is observed of every output in turn, `[n t]` sites."""
@@ -383,7 +381,9 @@ class Paths(PriorPlusUpdate):
         inner = self.inner(sites.points[None])[0]  # raises an error if points are outside of the domain
         if not isinstance(sites, Functionals):
             return Sites(inner, sites.outputs)
-        return moved_inside(sites, self.input_transform)
+        moved = moved_inside(sites, self.input_transform)
+        check_smooth(self.update.kernel, moved)
+        return moved
 
     def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Paths:
         from .refreshing import refresh  # `refreshing` chooses features, and comes later in the import order
