@@ -73,6 +73,16 @@ def test_equations_and_propositions_that_code_and_pages_name_have_rows():
     assert len(named) > 30 and named <= rows
 
 
+def test_every_numbered_equation_has_a_row():
+    table = PAGE.split("## Equations")[1].split("## Statements")[0]
+    firsts = [line.split("|")[1] for line in table.splitlines() if line.startswith("| (")]
+    found: list[int] = []
+    for first in firsts:
+        for low, high in re.findall(r"\((\d+)\)(?: to \((\d+)\))?", first):
+            found += range(int(low), int(high or low) + 1)
+    assert sorted(found) == list(range(1, 48))
+
+
 def test_every_row_has_all_columns_and_rows_with_code_say_what_shows_it():
     tables = PAGE.split("## Sections")[0]
     rows = [re.split(r" *\| *", line)[1:-1] for line in tables.splitlines() if line.startswith("| ")]

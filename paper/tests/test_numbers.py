@@ -1163,7 +1163,7 @@ def covered(page: str, text: str) -> set[int]:
 
 
 # Pages of what benchmarks print, whose commands they name: these results are not stored in files.
-PRINTED = ("features", "lattice", "solvers")
+PRINTED = ("features", "lattice", "scaling", "solvers")
 
 
 @pytest.mark.parametrize("page", PRINTED)

@@ -30,12 +30,13 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_leaves_a_table_and_three_figures(finished):
+def test_it_leaves_a_table_and_four_figures(finished):
     out, records, summary = finished
-    assert summary.failed == summary.left == 0 and summary.finished == len(records) == 2 * (2 * 9 + 2)
-    for stem in ("thompson-tiny", "thompson-tiny-full", "thompson-tiny-runtimes"):
+    assert summary.failed == summary.left == 0 and summary.finished == len(records) == 2 * (2 * 11 + 2)
+    for figure in ("", "-full", "-ours", "-runtimes"):
+        stem = f"thompson-tiny{figure}"
         assert (out / f"{stem}.png").stat().st_size > 1000 and (out / f"{stem}.pdf").stat().st_size > 1000
-    assert len(summary.report.table.rows) == 2 * 9 + 2
+    assert len(summary.report.table.rows) == 2 * 11 + 2
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # The paper's curves, and decoupled draws with other frequencies beside the paper's cosines.
 EXTENSIONS = {"sobol": "decoupled, Sobol", "leverage": "decoupled, leverage"}
 METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled", *EXTENSIONS.values())
-PAPER = METHODS[:5]
+PAPER, OURS = METHODS[:5], METHODS[4:]
 # Where a strategy has found the minimum to within this, logarithms say no more.
 FLOOR = 1e-6
 
@@ -55,11 +55,11 @@ def report(records: Rows, settings: Settings) -> Report:
     columns = ["d", "method", "ell", "points a round", "evaluations", "runs", *QUARTILES, "seconds"]
     table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, per run", columns, lines)
     usual = [row for row in rows if row["kappa"] == row["d"]]
-    # The paper's curves; while its cosines have not been run, Sobol frequencies stand for them.
-    shown = PAPER if any(row["method"] == "decoupled" for row in usual) else METHODS
+    papers, ours = ([row for row in usual if row["method"] in shown] for shown in (PAPER, OURS))
     figures = {
-        "": lambda: figure([row for row in usual if row["method"] in shown], settings["num_features"][:1]),
-        "full": lambda: figure(usual, settings["num_features"]),
+        "": lambda: figure(papers, settings["num_features"][:1]),
+        "full": lambda: figure(papers, settings["num_features"]),
+        "ours": lambda: figure(ours, settings["num_features"]),
     }
     if all(row["together"] == 1 for row in usual):  # trials that are run together share their time
         figures["runtimes"] = lambda: figure(usual, settings["num_features"], runtimes=True)
@@ -107,9 +107,9 @@ def run_times(axis: Axes, rows: Rows) -> None:
 
 
 def _style(method: str) -> Row:
-    from .style import DECOUPLED, EXACT, EXACT_POSTERIOR, FRESH, SPARSE, UPDATE, WEIGHT_SPACE
+    from .style import DECOUPLED, DIMENSIONS, EXACT, EXACT_POSTERIOR, FRESH, UPDATE, WEIGHT_SPACE
 
-    colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED, SPARSE, UPDATE)
+    colors = (EXACT, FRESH, EXACT_POSTERIOR, WEIGHT_SPACE, DECOUPLED, UPDATE, DIMENSIONS[3])
     lines = (":", "--", "-.", "-", "-", "--", (0, (5, 1, 1, 1)))
     i = METHODS.index(method)
     return {"label": method, "color": colors[i], "linestyle": lines[i]}
