@@ -158,7 +158,10 @@ def pairs(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Any:
-    """A column per problem, a row per batch size: medians of regret against evaluations, quartiles shaded."""
+    """A column per problem, a row per batch size: medians of regret against evaluations, quartiles shaded.
+
+    Searches in a trust region have no shades, which would cover those of the same strategy without one.
+    """
     from matheron_paper import style
 
     colors = {name: METHODS[name].color for name in METHODS if any(row["method"] == name for row in rows)}
@@ -174,6 +177,8 @@ def figure(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> An
                     probabilities = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
                     regret = torch.tensor([r["regret"] for r in mine], dtype=torch.float64).clamp_min(FLOOR)
                     low, middle, high = regret.quantile(probabilities, dim=0)
+                    if by.endswith("local"):
+                        low = high = middle
                     style.band(axis, torch.tensor(mine[0]["at"]), low, middle, high, label=by, color=color,
                                linestyle=METHODS[by].line)  # fmt: skip
             axis.set_yscale("log")

@@ -208,7 +208,7 @@ METHODS = {
     "GPSampler": Method(gp_sampler, style.EXACT_POSTERIOR, "--"),
     "Thompson": Method(thompson(), style.DECOUPLED, "--", hundred=True),
     "Thompson, local": Method(thompson(local=True), style.DECOUPLED, ":", hundred=True),
-    "Thompson, greedy": Method(thompson(greedy=True), style.DECOUPLED, hundred=True),
+    "Thompson, greedy": Method(thompson(greedy=True), style.SPARSE, hundred=True),
     "Thompson, half": Method(thompson(spread=0.5), style.DECOUPLED, "-.", hundred=True),
     "Thompson, half, greedy": Method(thompson(greedy=True, spread=0.5), style.LOVE, hundred=True),
     "Thompson, graded": Method(thompson(greedy=True, spread=None), style.UPDATE, hundred=True),

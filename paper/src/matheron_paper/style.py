@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import ArrayLike
 
@@ -62,8 +63,26 @@ def panels(
 
 def legend_below(figure: Figure, ncols: int) -> None:
     """One legend for all panels, each label once."""
-    handles = {label: h for axis in figure.axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    handles = _handles(figure)
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols)
+
+
+def legend_by_columns(figure: Figure, column: Callable[[str], str]) -> None:
+    """The same with a column for each value of `column(label)`; labels that are alone in theirs share the first."""
+    columns: dict[str, list[str]] = {}
+    handles = _handles(figure)
+    for label in handles:
+        columns.setdefault(column(label), []).append(label)
+    alone = [labels[0] for labels in columns.values() if len(labels) == 1]
+    shown = [alone] * bool(alone) + [labels for labels in columns.values() if len(labels) > 1]
+    height = max(map(len, shown))
+    empty = Line2D([], [], linestyle="")
+    cells = [(handles.get(label, empty), label) for labels in shown for label in [*labels, *[""] * height][:height]]
+    figure.legend(*zip(*cells, strict=True), loc="outside lower center", ncols=len(shown))
+
+
+def _handles(figure: Figure) -> dict[str, Cell]:
+    return {label: h for axis in figure.axes for h, label in zip(*axis.get_legend_handles_labels(), strict=True)}
 
 
 def tones(color: str, count: int) -> list[Cell]:

@@ -110,7 +110,7 @@ def seconds_of_drawing(rows: Rows, across: str = "n") -> str:
 
 def figure(rows: Rows, settings: Settings, across: str = "n", label: str = "training points $n$") -> Figure:
     """One panel per dimension: medians over trials against `across`, quartiles shaded."""
-    from .style import legend_below, panels
+    from .style import legend_by_columns, panels
 
     dims = sorted({row["d"] for row in rows})
     drawing, axes = panels(1, len(dims), width=3.2 * len(dims) + 0.6, height=3.9, sharey=True)
@@ -118,7 +118,7 @@ def figure(rows: Rows, settings: Settings, across: str = "n", label: str = "trai
         curves(axis, [row for row in rows if row["d"] == d], settings["num_features"], across)
         axis.set(title=f"$d = {d}$", xlabel=label)
     axes[0, 0].set_ylabel("2-Wasserstein distance")
-    legend_below(drawing, 3 if len(dims) > 2 else 2)
+    legend_by_columns(drawing, lambda label: label.partition(r", $\ell")[0])
     return drawing
 
 
