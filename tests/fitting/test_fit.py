@@ -429,8 +429,8 @@ def test_a_wave_on_a_strong_trend_is_not_taken_for_noise():
 
 
 def test_more_data_than_are_screened_end_at_the_top(monkeypatch):
-    """Starts are followed on some of the data: the end must still have no slope on all of them."""
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_compared=32, rows_followed=64))
+    """Starts are compared on some of the data: the end must still have no slope on all of them."""
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_compared=64))
     X, y = simulated(2.0 * K.Matern(1.5, 0.5), 200, 1, 0.1)
     gp = fit(1.0 * K.Matern(1.5, 1.0), X, y, seed=0, num_starts=2)
     better, *_ = maximised(gp.kernel, gp.train_inputs, gp.train_targets, noise=gp.noise, mean=gp.mean)
@@ -442,7 +442,7 @@ def test_a_search_takes_few_evaluations(monkeypatch):
 
     A second search begins where the first took them far beyond the data.
     """
-    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_compared=64, rows_followed=170))
+    monkeypatch.setattr(search, "SETTINGS", search.SearchSettings(rows_compared=170))
     X, y = simulated(2.0 * K.Matern(1.5, [0.5, 1.5]), 200, 2, 0.01, seed=1)
     X = torch.cat([X, randn(200, 6, seed=3)], dim=1)
     sizes, forward = [], K.Matern.forward

@@ -108,10 +108,11 @@ def fit(
             standardised units. The fit maximises log likelihood + log density. None means maximum likelihood, with weak
             priors (`fitting.weak_priors`) if there are fewer observations than hyperparameters. An empty mapping always
             means maximum likelihood.
-        num_starts: how many searches there are. They start from the likeliest of many candidates: with much and little
-            noise, short lengthscales, periods of a periodogram, and random numbers. With 1, the search starts from the
-            kernel's own numbers and draws no random numbers. A second search follows, from a start with more or less
-            noise, if a few iterations show that it may end higher.
+        num_starts: how many starts the search is chosen from. For each there are several candidates, with much and
+            little noise, short lengthscales, periods of a periodogram, and random numbers. The likeliest three get a
+            few iterations, and the search goes on from the best of all. With 1, the search starts from the kernel's own
+            numbers and draws no random numbers. A second search follows, from a start with more or less noise, if a few
+            iterations show that it may end higher.
         num_data: how many observations the hyperparameters are fitted to; the returned model holds all of them. A
             quarter of that number is chosen at random, and the others are their nearest neighbours, which show noise
             and short lengthscales. None uses all observations. "auto" uses all observations on a GPU, on a lattice,

@@ -43,31 +43,28 @@ if TYPE_CHECKING:
 class SearchSettings:
     """How a fit searches for the maximum. A row is one observation.
 
-    Where there are several starts, many candidates are compared on a few rows. The likeliest of them are searched from
-    for a few iterations, and the likeliest ends for longer and on more rows. The best end is where the search with all
-    rows begins.
+    Where there are several starts, many candidates are compared on some of the rows. The likeliest of them are searched
+    from for a few iterations, and the best end is where the search with all rows begins.
     """
 
-    # Starts: candidates are compared on `rows_compared` rows, and searches from the chosen ones use `rows_followed`
-    # rows. `tried_per_start` candidates for each start first get `tried_iterations` iterations. Without these, four
-    # starts lose 3 nats on "mostly noise" and take three quarters of the time (benchmarks/fit_tables.py).
+    # Starts: candidates are compared on `rows_compared` rows. `tried_per_start` of them for each start get
+    # `tried_iterations` iterations with these rows.
     rows_compared: int = 256
-    rows_followed: int = 512
     tried_per_start: int = 3
     tried_iterations: int = 8
-    followed_iterations: int = 60
 
     # One start: after the search, `tried_iterations` from one other start with some rows show whether there is a higher
     # maximum. If they end less than `margin` below the first search's end, a second search follows.
     margin: float = 2.0
 
-    # Exact gradients: with up to `rows_at_once` rows, L-BFGS-B uses all of them. With more, it finds the maximum for
-    # `rows_first` rows, and at most `gradient_steps` quasi-Newton steps follow with all rows. Their first curvature is
-    # that of `rows_for_curvature` rows. If these steps do not converge, as on ridges, L-BFGS-B takes up to
+    # Exact gradients: with up to `rows_at_once` rows, L-BFGS-B uses all of them. With more, it takes `first_iterations`
+    # with `rows_first` rows, and at most `gradient_steps` quasi-Newton steps follow with all rows. Their first
+    # curvature is that of `rows_for_curvature` rows. If these steps do not converge, as on ridges, L-BFGS-B takes up to
     # `final_iterations` more with up to `most_rows_final` rows. Without these, 2500 rows of "elevators" lose 0.65 nats
     # and take half the time.
     rows_at_once: int = 2000
     rows_first: int = 1000
+    first_iterations: int = 120
     rows_for_curvature: int = 1000
     gradient_steps: int = 12
     final_iterations: int = 100
@@ -262,20 +259,15 @@ class LikelihoodSearch:
         return best, value, True
 
     def _best_start(self, objective: Dense) -> Tensor:
-        """The best end of searches from the likeliest of many candidates, all with some of the rows."""
+        """The best end of short searches from the likeliest of many candidates, all with some of the rows."""
         h, s, count = objective.hyperparameters, SETTINGS, self.num_starts
-        few, some = (some_of(objective, rows, self.generator) for rows in (s.rows_compared, s.rows_followed))
+        some = some_of(objective, s.rows_compared, self.generator)
         self.journal.worked(0.0, "comparing starts")
         given = [self.as_given, *([h.encode()] if self.both_units else [])]
-        starts = candidates(h, count, self.generator, given, few.X, few.y)
-        ranked = sorted(starts, key=lambda start: -few(start)[0])
-        tried = [by_lbfgs(few, start, s.tried_iterations) for start in ranked[: s.tried_per_start * count]]
-        chosen = most_likely(h, tried, count)
-        ends = []
-        for i, start in enumerate(chosen):
-            self.journal.worked(0.0, f"start {i + 1} of {len(chosen)}")
-            ends.append(by_lbfgs(some, start, s.followed_iterations))
-        return max(ends, key=lambda end: end[1])[0]
+        starts = candidates(h, count, self.generator, given, some.X, some.y)
+        ranked = sorted(starts, key=lambda start: -some(start)[0])
+        tried = [by_lbfgs(some, start, s.tried_iterations) for start in ranked[: s.tried_per_start * count]]
+        return max(tried, key=lambda end: end[1])[0]
 
     def _idle_as_given(self, objective: Dense, start: Tensor) -> Tensor:
         """A start in which hyperparameters without any effect have the values that the user gave.
@@ -331,7 +323,7 @@ class LikelihoodSearch:
         order = torch.randperm(n, generator=own, device="cpu").to(objective.X.device)
         some = objective.some(order[: s.rows_first])
         journal.worked(0.0, f"{len(some.y):,} of them first")
-        best, value = self._by_lbfgs(some, start, 2 * s.followed_iterations)
+        best, value = self._by_lbfgs(some, start, s.first_iterations)
         idle = some(best)[1] == 0
         # With a lengthscale far beyond the data, the derivative is zero for any rows, so that the search could not
         # leave it.
@@ -356,10 +348,8 @@ class LikelihoodSearch:
     def _plan(self, objective: Dense, num_starts: int, lattice: bool) -> None:
         """Set the expected seconds: those of an evaluation times the number of evaluations that UCI tables took."""
         n, s = len(objective.y), SETTINGS
-        screened, followed, first, curved = (
-            _seconds(min(n, m)) for m in (s.rows_compared, s.rows_followed, s.rows_first, s.rows_for_curvature)
-        )
-        seconds = (10 + 6 * num_starts) * screened + 30 * num_starts * followed if num_starts > 1 else 0.0
+        screened, first, curved = (_seconds(min(n, m)) for m in (s.rows_compared, s.rows_first, s.rows_for_curvature))
+        seconds = (6 + 40 * num_starts) * screened if num_starts > 1 else 0.0
         if _is_dense(self.solver, objective) and not lattice:
             step = _seconds(n)
             more = n > s.rows_at_once
@@ -584,8 +574,8 @@ class Starts:
         short, gaps: along each column there are candidates with a lengthscale of `short`, a third of that, and so on
             down to `gaps` times the usual gap between neighbours. They are worth 143 nats on "waves", and 1.3 on
             "mostly noise".
-        noisy: a candidate with a larger noise variance counts as one with much noise; one such is always searched from.
-            Worth 0.6 nats on "77 turns".
+        noisy: a larger noise variance counts as much noise: a second search begins with more or less than the first
+            ended with.
         random: random candidates for each start. They give the parts of a sum different numbers: worth 4 nats on "two
             scales", and up to 13 on other sums of two equal kernels. Half or twice as many change nothing.
         peaks: peaks of a periodogram that are tried as periods. With one, 0.6 nats are lost on "77 turns".
@@ -626,18 +616,6 @@ def candidates(
         starts = [_with_periods(h, start, found, k) for k, start in enumerate(starts)]
         starts += [_with_periods(h, start, found, k) for start in given for k in range(STARTS.peaks)]
     return [h.clamped(start) for start in [*given, *starts]]
-
-
-def most_likely(h: Hyperparameters, ends: Sequence[tuple[Tensor, float]], count: int) -> list[Tensor]:
-    """The `count` likeliest of vectors with their values, at least one of them with much noise and one with little."""
-    ranked = [vector for vector, _ in sorted(ends, key=lambda end: -end[1])]
-    chosen = ranked[:count]
-    if count > 1:
-        noisy = [is_noisy(h, vector) for vector in ranked]
-        other = [vector for vector, kind in zip(ranked, noisy, strict=True) if kind != noisy[0]]
-        if other and all(kind == noisy[0] for kind in noisy[:count]):
-            chosen[-1] = other[0]
-    return chosen
 
 
 def is_noisy(h: Hyperparameters, vector: Tensor) -> bool:
