@@ -420,7 +420,6 @@ _WARPS: dict[str, tuple[Callable[..., HyperDual], Callable[..., HyperDual]]] = {
 _KINDS: dict[str, Callable[..., HyperDual]] = {
     "Affine": lambda node, x: x.each(lambda a: _matmul(a, node.M.T)) + node.b,
     "Centred": _term,
-    "Coordinates": lambda node, x: x + np.zeros((node.count, 1, 1), x.value.dtype),
     "Ensemble": _ensemble,
     "Factor": _factor,
     "Mapped": lambda node, x: _map(node.name, x, *node.arguments),

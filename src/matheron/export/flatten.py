@@ -44,7 +44,6 @@ from ..models.transforms import Transform
 from ..paths import (
     AbstractFunctions,
     Composition,
-    Coordinates,
     EnsemblePaths,
     LinearCombination,
     Mapped,
@@ -127,7 +126,7 @@ def _(functions: PartialDerivatives) -> nn.Module:
     return nn.Sequential(models, module.SelectedModule(order))
 
 
-def _parts(functions: Combined | Composition) -> list[nn.Module]:
+def _parts(functions: Combined) -> list[nn.Module]:
     """What functions are made of."""
     return [flattened(each) for each in _of_one_dtype(functions.functions)]
 
@@ -171,13 +170,8 @@ def _(functions: Mapped) -> nn.Module:
 
 @flattened.of(Composition)
 def _(functions: Composition) -> nn.Module:
-    return nn.Sequential(*reversed(_parts(functions)))
-
-
-@flattened.of(Coordinates)
-def _(functions: Coordinates) -> nn.Module:
-    inward = maps(functions.input_transform, functions.input_dim, functions._origin)
-    return nn.Sequential(*inward, module.CoordinatesModule(functions.count))
+    inner, outer = _of_one_dtype([*functions.functions, functions.outer])
+    return nn.Sequential(flattened(inner), flattened(outer))
 
 
 @flattened.of(PosteriorMean)

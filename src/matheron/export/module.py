@@ -397,19 +397,6 @@ class CalledModule(PartModule):
         return out if out.ndim == f.ndim else out[..., None]
 
 
-class CoordinatesModule(PartModule):
-    """The coordinates of x, the same for s paths."""
-
-    fields = ("count",)
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.expand(self.count, -1, -1)
-
-
 # Several parts.
 
 

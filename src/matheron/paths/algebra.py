@@ -38,7 +38,7 @@ from ..evaluate import (
     values,
     values_and_gradients,
 )
-from ..models.means import ConstantMean, Mean, Mixed, Stacked
+from ..models.means import ConstantMean, LinearMean, Mean, Mixed, Stacked
 from ..models.transforms import Transform, chained
 from .arithmetic import AbstractFunctions, Number, require_functions
 from .grids import grid_values, slabs, write_by_points, write_by_record, write_in_slabs
@@ -80,7 +80,44 @@ class _OverSameInputs(Value):
         return all(f._takes(x.to(f.dtype)) for f in self._parts)
 
 
-class Combined(_OverSameInputs, AbstractFunctions):
+class _Recorded(AbstractFunctions):
+    """Functions that one record evaluates where there is one, and code of their own elsewhere."""
+
+    def _whole(self) -> Record | None:
+        """All of it as one record; None where the functions are evaluated side by side."""
+        return None
+
+    def _records(self) -> list[Record] | None:
+        whole = self._whole()
+        return None if whole is None else [whole]
+
+    def _values(self, x: Tensor) -> Tensor:
+        record = self._whole()
+        return self._values_of_parts(x) if record is None else record.outer(values(record, record.inner(x)))
+
+    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        record = self._whole()
+        if record is None:
+            return self._values_and_gradients_of_parts(x, of)
+        return record.chained(x, *values_and_gradients(record, record.inner(x), of))
+
+    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
+        record = self._whole()
+        if record is None:
+            return self._on_grid_of_parts(axes, out)
+        write_by_record(record, axes, out)
+
+    def _values_of_parts(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _values_and_gradients_of_parts(self, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def _on_grid_of_parts(self, axes: list[Tensor], out: Tensor) -> None:
+        raise NotImplementedError
+
+
+class Combined(_OverSameInputs, _Recorded):
     """Functions that are made of others, path by path: `functions`, over the same inputs."""
 
     functions: Parts[AbstractFunctions]
@@ -108,14 +145,6 @@ class Combined(_OverSameInputs, AbstractFunctions):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.functions))})"
 
-    def _whole(self) -> Record | None:
-        """All of it as one record; None where the functions are evaluated side by side."""
-        return None
-
-    def _records(self) -> list[Record] | None:
-        whole = self._whole()
-        return None if whole is None else [whole]
-
     def _combine(self, each: list[Tensor], of: Tensor | None) -> Tensor:
         """From each function's values `[s, n, t_i]`, or of the paths `of` `[p, n, t_i]`, to `[s or p, n, t]`."""
         raise NotImplementedError
@@ -124,32 +153,16 @@ class Combined(_OverSameInputs, AbstractFunctions):
         """The same with their gradients `[s or p, n, t_i, d]`."""
         raise NotImplementedError
 
-    def _values(self, x: Tensor) -> Tensor:
-        record = self._whole()
-        return self._values_of_parts(x) if record is None else record.outer(values(record, record.inner(x)))
-
     def _values_of_parts(self, x: Tensor) -> Tensor:
         return self._combine([f._values(x.to(f.dtype)).to(x.dtype) for f in self.functions], None)
-
-    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        record = self._whole()
-        if record is None:
-            return self._values_and_gradients_of_parts(x, of)
-        return record.chained(x, *values_and_gradients(record, record.inner(x), of))
 
     def _values_and_gradients_of_parts(self, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
         pairs = [f._values_and_gradients(x.to(f.dtype), of) for f in self.functions]
         each, slopes = ([part.to(x.dtype) for part in parts] for parts in zip(*pairs, strict=True))
         return self._combine_gradients(each, slopes, of)
 
-    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        record = self._whole()
-        if record is None:
-            return self._on_grid_of_parts(axes, out)
-        write_by_record(record, axes, out)
-
     def _on_grid_of_parts(self, axes: list[Tensor], out: Tensor) -> None:
-        numbers = self.num_paths * sum(f.num_outputs for f in self.functions)
+        numbers = self.num_paths * (self.num_outputs + sum(f.num_outputs for f in self.functions))
         for cut, slab in slabs(axes, numbers):
             each = [grid_values(f, slab).to(out.dtype).flatten(1, -2) for f in self.functions]  # [s, n, t_i]
             out[:, cut] = self._combine(each, None).unflatten(1, [len(axis) for axis in slab])
@@ -162,6 +175,26 @@ class Combined(_OverSameInputs, AbstractFunctions):
 
     def _of(self, transform: Transform) -> Self:
         return self._with([f._of(transform) for f in self.functions])
+
+
+class _Linear(Combined):
+    """Linear combinations of the outputs of functions: means are combined as values are."""
+
+    def _mean(self, x: Tensor) -> Tensor:
+        return self._combined(lambda f: f._mean(x.to(f.dtype)))
+
+    def _variance(self, x: Tensor) -> Tensor:
+        return self._combined(lambda f: f._variance(x.to(f.dtype)))
+
+    def _variance_of(self, functionals: Functionals) -> Tensor:
+        return self._combined(lambda f: f._variance_of(functionals))
+
+    def _combined(self, law: Callable[[AbstractFunctions], Tensor]) -> Tensor:
+        """From `[n, t_i]` of each function, or `[s, n, t_i]` where paths differ in it, to the same of all."""
+        each = [law(f).to(self.dtype) for f in self.functions]
+        rows = self.num_paths if any(part.ndim == 3 for part in each) else 1
+        out = self._combine([part.expand(rows, *part.shape[-2:]) for part in each], None)
+        return out[0] if len(out) == 1 else out
 
 
 def _check_paired(functions: Iterable[AbstractFunctions]) -> None:
@@ -190,7 +223,7 @@ def _common_outputs(functions: Iterable[AbstractFunctions]) -> int:
 
 
 @final
-class LinearCombination(Combined):
+class LinearCombination(_Linear):
     """h = sum_i w_i f_i + b: weights w `[k, s or 1, t or 1]` of k functions, and a level b `[s or 1, t or 1]`.
 
     Where transforms, origin and dtype of the functions agree, their terms, scaled, are one record, and h costs what
@@ -243,28 +276,20 @@ class LinearCombination(Combined):
     def _whole(self) -> Record | None:
         return _merged_record(self)
 
-    def _mean(self, x: Tensor) -> Tensor:
-        means = [f._mean(x.to(f.dtype)).to(x.dtype) for f in self.functions]  # [n, t_i], or [s, n, t_i]
-        means = [mean if mean.ndim == 3 else mean[None] for mean in means]
-        mean = self._combine(means, None)
-        return mean[0] if len(mean) == 1 else mean
-
     def _variance(self, x: Tensor) -> Tensor:
+        return _Linear._variance(self._squared(), x)
+
+    def _variance_of(self, functionals: Functionals) -> Tensor:
+        return _Linear._variance_of(self._squared(), functionals)
+
+    def _squared(self) -> Self:
+        """The combination of variances that is the variance."""
         if len(self.functions) > 1:
             raise TypeError(
                 "variance: that of a sum depends on how its functions vary together, which has no closed form; "
                 "use samples=True for an estimate"
             )
-        return self._scaled_variance(self.functions[0]._variance(x))
-
-    def _variance_of(self, functionals: Functionals) -> Tensor:
-        if len(self.functions) > 1:
-            return super()._variance_of(functionals)
-        return self._scaled_variance(self.functions[0]._variance_of(functionals))
-
-    def _scaled_variance(self, variance: Tensor) -> Tensor:
-        variance = variance * self.weights[0].square()[:, None]
-        return variance[0] if len(variance) == 1 else variance
+        return self.replaced(weights=self.weights.square(), level=torch.zeros_like(self.level))
 
     def _chosen(self, index: Tensor) -> Self:
         weights, level = (
@@ -679,7 +704,7 @@ def _count_outputs(function: OwnFunction, t: int, like: Tensor) -> int:
 
 
 @final
-class Composition(AbstractFunctions):
+class Composition(Combined):
     """The functions f(g(x)), where path i of `inner` (g) is inserted into path i of `outer` (f).
 
     >>> import matheron
@@ -695,67 +720,41 @@ class Composition(AbstractFunctions):
     )
 
     def __init__(self, outer: AbstractFunctions, inner: AbstractFunctions) -> None:
-        super().__init__(outer=outer, inner=inner)
+        super().__init__([inner], outer=outer)
         self.check()
 
     def check(self) -> None:
-        if self.inner.num_outputs != self.outer.input_dim:
+        super().check()
+        (inner,) = self.functions
+        if inner.num_outputs != self.outer.input_dim:
             raise ValueError(
                 f"compose: expected an inner function of {self.outer.input_dim} outputs, the inputs of the outer one, "
-                f"got {self.inner.num_outputs}; with_inputs=True puts the inputs before them"
+                f"got {inner.num_outputs}; with_inputs=True puts the inputs before them"
             )
-        _check_paired(self.functions)
-
-    @property
-    def functions(self) -> list[AbstractFunctions]:
-        """The outer functions, and the inner ones."""
-        return [self.outer, self.inner]
-
-    @property
-    def input_names(self) -> Names:
-        return self.inner.input_names
-
-    @property
-    def num_paths(self) -> int:
-        return self.inner.num_paths
+        _check_paired([self.outer, inner])
 
     @property
     def num_outputs(self) -> int:
         return self.outer.num_outputs
 
-    @property
-    def _origin(self) -> Tensor:
-        return self.inner._origin
-
     def __repr__(self) -> str:
-        return f"Composition({self.outer!r}, of {self.inner!r})"
+        return f"Composition({self.outer!r}, of {self.functions[0]!r})"
 
-    def _values(self, x: Tensor) -> Tensor:
-        z = self.inner._values(x)  # [s, n, e]
-        return self.outer._values(z.to(self.outer.dtype)).to(x.dtype)
+    def _combine(self, each: list[Tensor], of: Tensor | None) -> Tensor:
+        (z,) = each  # [s, n, e]
+        return self.outer._values(z.to(self.outer.dtype)).to(z.dtype)
 
-    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        z, dz = self.inner._values_and_gradients(x, of)  # [s, n, e], [s, n, e, d]
+    def _combine_gradients(self, each: list[Tensor], slopes: list[Tensor], of: Tensor | None) -> tuple[Tensor, Tensor]:
+        (z,), (dz,) = each, slopes  # [s, n, e], [s, n, e, d]
         f, df = self.outer._values_and_gradients(z.to(self.outer.dtype), of)  # [s, n, t], [s, n, t, e]
-        return f.to(x.dtype), df.to(x.dtype) @ dz
-
-    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        for cut, slab in slabs(axes, self.num_paths * (self.inner.num_outputs + self.num_outputs)):
-            z = grid_values(self.inner, slab).flatten(1, -2).to(self.outer.dtype)  # [s, n, e]
-            out[:, cut] = self.outer._values(z).to(out.dtype).unflatten(1, [len(axis) for axis in slab])
+        return f.to(z.dtype), df.to(z.dtype) @ dz
 
     def _chosen(self, index: Tensor) -> Self:
-        return self.replaced(outer=self.outer._chosen(index), inner=self.inner._chosen(index))
-
-    def _of(self, transform: Transform) -> Self:
-        return self.replaced(inner=self.inner._of(transform))
-
-    def _takes(self, x: Tensor) -> bool:
-        return self.inner._takes(x)
+        return super()._chosen(index).replaced(outer=self.outer._chosen(index))
 
 
 @final
-class Coordinates(AbstractFunctions):
+class Coordinates(_Recorded):
     """The coordinates of x as functions: d outputs, the same for s paths.
 
     >>> import torch, matheron
@@ -793,24 +792,10 @@ class Coordinates(AbstractFunctions):
 
     @property
     def num_outputs(self) -> int:
-        return self._mapped_to(self.origin[None]).shape[-1]
+        return self._mean(self.origin[None, None]).shape[-1]
 
-    def _mapped_to(self, x: Tensor) -> Tensor:
-        return x if self.input_transform is None else self.input_transform(x)
-
-    def _values(self, x: Tensor) -> Tensor:
-        return self._mapped_to(x).expand(self.count, -1, -1)
-
-    def _values_and_gradients(self, x: Tensor, of: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            f = self._mapped_to(x)
-        eye = torch.eye(f.shape[-1], dtype=x.dtype, device=x.device).expand(*f.shape, -1)  # [s, n, e, e]
-        df = eye if self.input_transform is None else self.input_transform.vjp(x, eye)
-        rows = self.count if of is None else len(of)
-        return f.expand(rows, -1, -1), df.expand(rows, -1, -1, -1)
-
-    def _on_grid(self, axes: list[Tensor], out: Tensor) -> None:
-        write_by_points(self._values, axes, out)
+    def _whole(self) -> Record:
+        return _coordinates_record(self)
 
     def _chosen(self, index: Tensor) -> Self:
         return self.replaced(count=len(index))
@@ -821,16 +806,27 @@ class Coordinates(AbstractFunctions):
         return self.replaced(origin=self.origin.new_zeros(d), input_transform=inward)
 
     def _mean(self, x: Tensor) -> Tensor:
-        return self._mapped_to(x)[0]
+        return x[0] if self.input_transform is None else self.input_transform(x)[0]
 
     def _variance(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(self._mapped_to(x)[0])
+        return torch.zeros_like(self._mean(x))
+
+
+def _make_coordinates_record(x: Coordinates) -> Record:
+    """The record of a mean alone, the identity."""
+    like, e = x.origin, x.num_outputs
+    identity = LinearMean(torch.eye(e), torch.zeros(e)).to(like.device, like.dtype)
+    origin = like.new_zeros(e) if x.input_transform is not None else like
+    return Record(x.count, e, [], identity, origin, x.requires_graph(), input_transform=x.input_transform)
+
+
+_coordinates_record = Recorder(_make_coordinates_record)
 
 
 # Outputs side by side, and some of them.
 
 
-class Stack(Combined):
+class Stack(_Linear):
     """Functions side by side as outputs: values `[s, n, t]`, t the outputs of all of them.
 
     >>> import matheron
@@ -866,20 +862,6 @@ class Stack(Combined):
             else:
                 write_in_slabs(f, axes, part)
 
-    def _mean(self, x: Tensor) -> Tensor:
-        return self._side_by_side([f._mean(x.to(f.dtype)).to(x.dtype) for f in self.functions])
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return self._side_by_side([f._variance(x.to(f.dtype)).to(x.dtype) for f in self.functions])
-
-    def _variance_of(self, functionals: Functionals) -> Tensor:
-        return self._side_by_side([f._variance_of(functionals).to(self.dtype) for f in self.functions])
-
-    def _side_by_side(self, parts: list[Tensor]) -> Tensor:
-        if any(part.ndim == 3 for part in parts):  # some have targets for each path
-            parts = [part.expand(self.num_paths, -1, -1) for part in parts]
-        return torch.cat(parts, dim=-1)
-
     def _records(self) -> list[Record] | None:
         records = [f._records() for f in self.functions]
         return None if any(each is None for each in records) else [r for each in records for r in each or []]
@@ -897,7 +879,7 @@ class Stack(Combined):
         return functions[0] if len(functions) == 1 else self._with(functions)
 
 
-class Selection(Combined):
+class Selection(_Linear):
     """Some outputs of functions that have more: values `[s, n, t]`, or `[s, n]` for one.
 
     >>> import matheron
@@ -928,15 +910,6 @@ class Selection(Combined):
 
     def _combine_gradients(self, each: list[Tensor], slopes: list[Tensor], of: Tensor | None) -> tuple[Tensor, Tensor]:
         return each[0].index_select(-1, self.outputs), slopes[0].index_select(-2, self.outputs)
-
-    def _mean(self, x: Tensor) -> Tensor:
-        return self.functions[0]._mean(x).index_select(-1, self.outputs)
-
-    def _variance(self, x: Tensor) -> Tensor:
-        return self.functions[0]._variance(x).index_select(-1, self.outputs)
-
-    def _variance_of(self, functionals: Functionals) -> Tensor:
-        return self.functions[0]._variance_of(functionals).index_select(-1, self.outputs)
 
     def _outputs(self, outputs: list[int]) -> AbstractFunctions:
         return self.functions[0][..., self.outputs[outputs]]
