@@ -143,7 +143,8 @@ def test_prior_means_and_transforms_are_passed_through(mean):
     )
     x = (rand(30, 2, seed=6) - torch.tensor([0.1, -0.2])) / torch.tensor([2.0, 0.5])
     ends = torch.tensor([[-0.06, 0.3], [0.55, 2.5]], dtype=torch.float64)
-    paths, exact = matheron.draw(gp, 2, domain=(ends[0], ends[1]), solver=TIGHT, seed=0), moments(gp, x)
+    paths = matheron.draw(gp, 2, domain=(ends[0], ends[1]), tolerance=3e-4, solver=TIGHT, seed=0)
+    exact = moments(gp, x)
     sd = exact.covariance.diagonal().sqrt()
     assert ((paths.mean(x) - exact.mean) / sd).abs().max() < 0.03
     slopes = observe.gradient(x[:5])

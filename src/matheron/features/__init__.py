@@ -15,5 +15,6 @@ from .residuals import posterior_at as posterior_at
 from .residuals import posterior_scale as posterior_scale
 from .residuals import reference_points as reference_points
 from .residuals import to_come as to_come
+from .residuals import typical_variances as typical_variances
 from .spherical import SphericalHarmonics as SphericalHarmonics
 from .spherical import spherical_features as spherical_features

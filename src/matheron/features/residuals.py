@@ -26,53 +26,75 @@ def posterior_scale(
     *,
     at_data: bool = False,
     onto: Callable[[Tensor], Tensor] | None = None,
-    num_places: int = 32,
-    num_neighbours: int = 128,
 ) -> float:
     """Estimate a typical posterior variance between data X `[n, d]` whose noise has variances `[n]`.
 
-    The posterior variance is averaged over random places in the data's bounding box. At each place it is the variance
-    given the nearest data alone (local kriging), so that the cost is linear in n. If there are several outputs, the one
-    of largest variance counts, as if all data were of it.
+    If there are several outputs, the one of largest variance counts, as if all data were of it.
 
     Args:
         at_data: whether to return the geometric mean of that average and the average at some of the data, each given
             the others. Near data that lie on a line, at an edge or in clusters, the variance is much smaller.
         onto: takes places to where functions are asked for, such as a sphere; None where that is the whole box.
-        num_places: the number of places, and also of data with `at_data`.
-        num_neighbours: the number of nearest data that each place is given.
     """
     coupled = [
         (1.0 if B is None else float(B.detach().diagonal().max()), k)
         for B, k in kernel.owned().to("cpu", torch.float64).coupled()
     ]
+    X = X.detach().double().cpu()
+
+    def joint(places: Tensor, near: Tensor) -> Tensor:
+        Z = torch.cat([places[:, None], X[near]], dim=1)
+        return torch.stack([size * part.forward(Z, Z) for size, part in coupled]).sum(0)
+
+    return float(typical_variances(joint, X, noise, at_data=at_data, onto=onto))
+
+
+@torch.no_grad()
+def typical_variances(
+    joint: Callable[[Tensor, Tensor], Tensor],
+    X: Tensor,
+    noise: Tensor,
+    *,
+    at_data: bool,
+    onto: Callable[[Tensor], Tensor] | None = None,
+    num_places: int = 32,
+    num_neighbours: int = 128,
+) -> Tensor:
+    """Estimate typical posterior variances `[c]` of c observables between data at X `[n, d]`.
+
+    The variances are averaged over random places in the data's bounding box. At each place they are given the nearest
+    data alone (local kriging), so that the cost is linear in n.
+
+    Args:
+        joint: the prior covariance `[p, c + k, c + k]` of the observables at places `[p, d]` and of the data `[p, k]`.
+        noise: the variances `[n]` of the data's noise.
+        at_data, onto: as for `posterior_scale`.
+        num_places: the number of places, and also of data with `at_data`.
+        num_neighbours: the number of nearest data that each place is given.
+    """
     X, noise = X.detach().double().cpu(), noise.detach().double().cpu().expand(len(X))
     generator = torch.Generator().manual_seed(0x1A771CE)  # a fixed seed that the user's data are unlikely to have
     lower, upper = X.aminmax(dim=0)
-    places = lower + (upper - lower) * torch.rand(
-        num_places, X.shape[1], generator=generator, dtype=torch.float64, device="cpu"
-    )
+    u = torch.rand(num_places, X.shape[1], generator=generator, dtype=torch.float64, device="cpu")
+    places = lower + (upper - lower) * u
     if onto is not None:
         places = onto(places)
-    scale = (upper - lower).clamp_min(1e-300)
     # For each place, the datum at the same position, which is then not given as data; -1 if there is none.
     own = torch.full((num_places,), 0 if len(X) == 1 else -1, device="cpu")
     if at_data:
         chosen = torch.randint(len(X), (num_places,), generator=generator, device="cpu")
         places, own = torch.cat([places, X[chosen]]), torch.cat([own, chosen])
-    near = nearest(places / scale, X / scale, min(num_neighbours, len(X)))  # [p, k]
-    Z = X[near]  # [p, k, d]
-    K, k_p = (torch.zeros((), dtype=torch.float64, device="cpu") for _ in range(2))
-    v = torch.zeros(len(places), dtype=torch.float64, device="cpu")
-    for size, part in coupled:
-        K = K + size * part.forward(Z, Z)  # [p, k, k]
-        k_p = k_p + size * part.forward(places[:, None], Z)  # [p, 1, k]
-        v = v + size * part.diag(places)
-    given = torch.where(near == own[:, None], 1e6 * v.mean(), noise[near])
-    L = torch.linalg.cholesky_ex(K + (1e-10 * v.mean() + given).diag_embed()).L
-    explained = torch.linalg.solve_triangular(L, k_p.mT, upper=False).square().sum((-2, -1))
-    left = torch.nan_to_num(v - explained, nan=0.0).clamp_min(1e-10 * v)
-    return float(left.unflatten(0, (-1, num_places)).mean(1).log().mean().exp())
+    side = (upper - lower).clamp_min(1e-300)
+    near = nearest(places / side, X / side, min(num_neighbours, len(X)))  # [p, k]
+    K = joint(places, near)
+    c = K.shape[-1] - near.shape[1]
+    prior, of_data = K.diagonal(dim1=1, dim2=2).split([c, near.shape[1]], dim=1)
+    of_data = of_data.clamp_min(1e-10 * float(of_data.max()))
+    given = torch.where(near == own[:, None], 1e6 * of_data, noise[near]) + 1e-10 * of_data
+    L = torch.linalg.cholesky_ex(K[:, c:, c:] + given.diag_embed()).L
+    explained = torch.linalg.solve_triangular(L, K[:, c:, :c], upper=False).square().sum(1)
+    left = torch.nan_to_num(prior - explained, nan=0.0).maximum(1e-10 * prior)  # [p, c]
+    return left.unflatten(0, (-1, num_places)).mean(1).log().mean(0).exp()
 
 
 def nearest(places: Tensor, X: Tensor, k: int) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..core.functionals import Functionals, Observed, averages_of_waves
 from ..core.sites import Sites
-from ..features import nearest
+from ..features import typical_variances
 from ..kernels import Kernel
 from ..kernels.covariances import functional_covariance
 from .basis import Lattice
@@ -142,49 +142,38 @@ def scale_of_functionals(
     noise: Tensor,
     *,
     looser: float = 10.0,
-    num_places: int = 16,
     num_neighbours: int = 64,
     num_atoms: int = 1024,
 ) -> tuple[float, Callable[[Tensor], Tensor]]:
     """A typical posterior variance of values near the data, and how much each frequency counts relative to values.
 
-    The variance is found as by `posterior_scale`, at as many data as places between them. There the kinds of data
-    have posterior variances, too: the variance |D|^2 S that modes leave out of a kind counts in proportion to its own.
+    The kinds of data have typical posterior variances too: the variance |D|^2 S that modes leave out of a kind counts
+    in proportion to its own.
 
     Args:
         looser: how much more of a slope's variance may be missing than of a value's. What is missing of a slope counts
             as its noise. With 10, means err by some thousandths of a posterior standard deviation, and variances by a
             thousandth. With 1000, they err by a tenth and by a fiftieth (Matern-5/2, 200 values and as many slopes).
-        num_places, num_neighbours: as for `posterior_scale`; neighbours have `num_atoms` together at the most.
+        num_neighbours: as for `typical_variances`; neighbours have `num_atoms` together at the most.
     """
     kernel, t = kernel.owned().to("cpu", torch.float64), kernel.num_outputs
     sites, noise = sites.mapped(lambda b: b.detach().cpu()), noise.detach().double().cpu()
     kinds, X, channels, scale = located(sites, t)
     assert channels is not None and scale is not None
-    noise, n, d = noise / scale.square(), *X.shape
-    generator = torch.Generator().manual_seed(0x1A771CE)  # a fixed seed that the user's data are unlikely to have
-    lower, upper = X.aminmax(dim=0)
-    side = (upper - lower).clamp_min(1e-300)
-    some = torch.randint(n, (num_places,), generator=generator, device="cpu")
-    u = torch.rand(num_places, d, generator=generator, dtype=torch.float64, device="cpu")
-    places = torch.cat([lower + (upper - lower) * u, X[some]])
-    own = torch.cat([torch.full((num_places,), 0 if n == 1 else -1, device="cpu"), some])
-    m = min(num_neighbours, n, max(1, round(num_atoms / mean_atoms(sites))))
-    near = nearest(places / side, X / side, m)  # [p, m]
     count = 1 if kinds is None else 1 + len(kinds)
-    # For each place: its value and what the other kinds would observe there, for the output of the nearest datum. Then
-    # come the nearest data.
-    of = torch.cat([channels[near[:, :1]] % t + t * torch.arange(count, device="cpu"), channels[near]], dim=1)
-    Z = torch.cat([places[:, None].expand(-1, count, -1), X[near]], dim=1)
-    index = torch.arange(of.numel(), device="cpu").view_as(of)
-    K = covariances_of_groups(kernel, functionals_at(kinds, Z.flatten(0, 1), of.flatten(), t), index)
-    v = K.diagonal(dim1=1, dim2=2)[:, :count]  # [p, count]
-    of_data = K.diagonal(dim1=1, dim2=2)[:, count:]
-    given = torch.where(near == own[:, None], 1e6 * of_data, noise[near]) + 1e-10 * of_data
-    L = torch.linalg.cholesky_ex(K[:, count:, count:] + given.diag_embed()).L
-    explained = torch.linalg.solve_triangular(L, K[:, count:, :count], upper=False).square().sum(1)
-    left = torch.nan_to_num(v - explained, nan=0.0).maximum(1e-10 * v).clamp_min(1e-300)
-    needed = left.unflatten(0, (-1, num_places)).mean(1).log().mean(0).exp()  # [count]
+
+    def joint(places: Tensor, near: Tensor) -> Tensor:
+        """Of the value at each place, and what the other kinds would observe there, for the output of the nearest
+        datum; then of the nearest data."""
+        here = channels[near[:, :1]] % t + t * torch.arange(count, device="cpu")
+        of = torch.cat([here, channels[near]], dim=1)
+        Z = torch.cat([places[:, None].expand(-1, count, -1), X[near]], dim=1)
+        index = torch.arange(of.numel(), device="cpu").view_as(of)
+        return covariances_of_groups(kernel, functionals_at(kinds, Z.flatten(0, 1), of.flatten(), t), index)
+
+    m = min(num_neighbours, max(1, round(num_atoms / mean_atoms(sites))))
+    noise = noise.expand(len(X)) / scale.square()
+    needed = typical_variances(joint, X, noise, at_data=True, num_places=16, num_neighbours=m).clamp_min(1e-300)
 
     def seen(theta: Tensor) -> Tensor:
         found = torch.ones_like(theta[:, 0])
