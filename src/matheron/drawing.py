@@ -28,7 +28,7 @@ from .core.checks import (
 )
 from .features import Features, FeatureSpec, feature_spec, make_features, posterior_at, to_come
 from .kernels import Kernel
-from .kernels.base import as_kernel
+from .kernels.own import as_kernel
 from .lattice.draw_on_lattice import drawn_from_stream, drawn_on_lattice
 from .models import GP, Batch, Ensemble, ExactGP, LatentGP, Outputs, SelectedOutputs, SparseGP, cast_model
 from .models.libraries import describe

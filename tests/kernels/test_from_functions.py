@@ -372,7 +372,7 @@ def test_what_does_not_fit_is_said():
         K.from_features(bumps, features=1.0)
     with pytest.raises(ValueError, match=r"phi: expected a map from points \[n, d\] to features \[n, c\], got \[3\]"):
         K.from_features(lambda x: x[:, 0])(rand(3, 2))
-    with pytest.raises(TypeError, match="expected one with features of its own, got Scaled; check the parts"):
+    with pytest.raises(TypeError, match="features or a spectral measure of its own, got Scaled; check the parts"):
         K.check_features(2.0 * of_laplace(), rand(3, 2))
     uneven = K.from_callables(
         laplace, lambda n, g, rate: cauchy(n + int(torch.randint(9, (), generator=g)), g, rate), rate=1.0

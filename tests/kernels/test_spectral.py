@@ -192,9 +192,12 @@ def test_radius_is_the_length_of_a_frequency(kernel, generator):
 
 
 def test_a_kernel_without_a_measure_says_so():
-    with pytest.raises(TypeError, match=r"Linear has no spectral measure of its own; expand it with .terms"):
+    with pytest.raises(
+        TypeError,
+        match=r"Linear: expected a kernel with a spectral measure of its own, got one without; write `measure",
+    ):
         K.Linear().measure(1)
-    with pytest.raises(TypeError, match="SpectralMixture has no spectral measure"):
+    with pytest.raises(TypeError, match="SpectralMixture: expected a kernel with a spectral measure"):
         K.SpectralMixture([1.0, 1.0], [[0.0], [1.0]], [[1.0], [1.0]]).measure(1)
 
 

@@ -1,4 +1,4 @@
-"""OwnFunction: a user's torch module or function as part of a value."""
+"""A user's torch module or function as part of a value, and what a user's class has to keep so that it can be saved."""
 
 from __future__ import annotations
 
@@ -61,3 +61,23 @@ class OwnFeatures(OwnFunction):
 def as_features(function: Callable[..., Tensor]) -> Value:
     """A map from points to features as part of a value; a Value is returned unchanged."""
     return function if isinstance(function, Value) else OwnFeatures(function)
+
+
+def check_kept(value: Value, check: Callable[[Value], None]) -> None:
+    """Raise a TypeError if a file would not have all that a value of a user's class is made of.
+
+    Args:
+        check: what is checked of a value when a file is read.
+    """
+    name, kind = type(value).__name__, type(value)
+    lost = [key for key in vars(value) if not key.startswith("_") and key not in ("training", *kind.fields)]
+    if lost and kind.restore is Value.restore:
+        raise TypeError(
+            f"save: {name} has {', '.join(lost)}, which a file would lose; for numbers, texts and lists write "
+            f"`fields = ({', '.join(map(repr, lost))},)` in the class, make tensors of hyperparameters, or define "
+            "`restore(self)`, which makes what follows from these"
+        )
+    try:
+        check(value)
+    except ValueError as error:
+        raise TypeError(f"save: {error}; a class keeps what its constructor takes, by the same names") from error

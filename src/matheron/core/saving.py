@@ -133,11 +133,16 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Json]:
 def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> Tree:
     """The JSON tree of a value; its tensors go to `tensors` under dotted names."""
     name = type(value).__name__
-    if REGISTRY.get(name) is not type(value):
+    if (known := REGISTRY.get(name)) is not type(value):
+        advice = value.instead_of_saving if known is None else f"Give it another name than that of {known.__module__}"
         raise TypeError(
             f"save: {prefix.rstrip('.') or 'the value'} is a {name}, which cannot be saved: a file has no code. "
-            f"{value.instead_of_saving}, or pickle the paths at your own risk"
+            f"{advice}, or pickle the paths at your own risk"
         )
+    if not _of_library(value):
+        from .own_function import check_kept
+
+        check_kept(value, _check)
     buffers = {}
     for key, tensor in value._buffers.items():
         if key in value._non_persistent_buffers_set:
@@ -150,6 +155,10 @@ def _describe(value: Value, prefix: str, tensors: dict[str, Tensor]) -> Tree:
         for key, part in value._modules.items()
     }
     return {"type": name, "fields": {f: getattr(value, f) for f in value.fields}, "buffers": buffers, "parts": parts}
+
+
+def _of_library(value: Value) -> bool:
+    return type(value).__module__.split(".")[0] == "matheron"
 
 
 def _rebuild(tree: Tree, prefix: str, tensors: dict[str, Tensor]) -> Value:
@@ -216,7 +225,7 @@ _UNKNOWN, _POSITIVE = ("energy",), ("noise", "jitter", "amplitudes", "period")
 
 def _check_numbers(value: Value) -> None:
     """Raise a ValueError if a tensor has a dtype or numbers that no constructor produces."""
-    if type(value).__module__.split(".")[0] != "matheron":
+    if not _of_library(value):
         return  # a user's class checks its own tensors
     for name, tensor in value._buffers.items():
         if tensor is None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._nn import _parse_to
 
+from .checks import ArrayLike, as_tensor
 from .modes import in_graph, outside, plain
 
 # What a JSON file can hold.
@@ -26,6 +27,8 @@ class _Frozen(ABCMeta):
 
     def __call__(cls, *args, **kwargs):
         value = super().__call__(*args, **kwargs)
+        if "_buffers" not in value.__dict__:
+            raise TypeError(f"{cls.__name__}: expected an __init__ that calls super().__init__(), got one without")
         value._frozen = True
         return value
 
@@ -36,9 +39,9 @@ class Value(nn.Module, metaclass=_Frozen):
     A value is never changed: `to`, `float`, `double` and `replaced` return new ones, and writing an attribute raises.
     There are two exceptions, which write in place: a parent module that is moved, and `load_state_dict`.
 
-    Tensors are buffers and parts are submodules, so that `state_dict`, `deepcopy` and pickling include all of it. What
-    is neither (an order, a list of dimensions) is named in `fields` and must be JSON. Those three together are all
-    that a Value is: `mapped` copies them and `core/saving.py` writes them.
+    Tensors are buffers, also those that are assigned, and parts are submodules, so that `state_dict`, `deepcopy` and
+    pickling include all of it. What is neither (an order, a list of dimensions) is named in `fields` and must be JSON.
+    Those three together are all that a Value is: `mapped` copies them and `core/saving.py` writes them.
     """
 
     fields: ClassVar[tuple[str, ...]] = ()
@@ -55,7 +58,7 @@ class Value(nn.Module, metaclass=_Frozen):
     )
     _frozen: bool = False
 
-    def __init__(self, **members: Tensor | nn.Module | None) -> None:
+    def __init__(self, **members: ArrayLike | nn.Module | None) -> None:
         """The first tensors and parts of the value, by name; None is a tensor that is not there."""
         super().__init__()
         # This does what register_load_state_dict_post_hook, register_buffer and add_module do, but without a handle and
@@ -64,8 +67,10 @@ class Value(nn.Module, metaclass=_Frozen):
         for name, member in members.items():
             if isinstance(member, nn.Module):
                 self._modules[name] = member
-            else:
+            elif member is None or isinstance(member, Tensor):
                 self._buffers[name] = member
+            else:
+                self._buffers[name] = as_tensor(member, name).clone()
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -158,7 +163,10 @@ class Value(nn.Module, metaclass=_Frozen):
         # `training` and private names belong to torch: parent modules, hooks and the compiler set them.
         if self._frozen and name != "training" and not name.startswith("_"):
             self._keep(name)
-        super().__setattr__(name, value)
+        if isinstance(value, Tensor) and name not in self.__dict__.get("_buffers", ()):  # a tensor of a user's class
+            super().register_buffer(name, value.clone() if isinstance(value, nn.Parameter) else value)
+        else:
+            super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
         if self._frozen:

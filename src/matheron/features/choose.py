@@ -12,6 +12,7 @@ from torch import Tensor
 from ..evaluate import Basis, Cosines, Pairs, Products
 from ..kernels import Kernel, OnDims
 from ..kernels.base import Term, same_coupling
+from ..kernels.own import is_unchecked, say_wrong_features
 from ..kernels.radial import Elliptical
 from ..solvers import FactoredPosterior
 from ..solvers.base import load_engines
@@ -30,7 +31,7 @@ from .features import (
     relevant_terms,
 )
 from .leverage import Leverage, leverage, summands, whole_numbers
-from .own import own_features
+from .own import own_features, some_of
 from .residuals import Reference
 
 
@@ -68,6 +69,9 @@ def chosen_features(
         raise ValueError('features="leverage" needs data, or inducing points: without them use "auto"')
     planned = _planned(kernel, spec, origin, posterior, generator)
     terms = planned.terms
+    if reference is not None and len(reference):
+        for part in (kernel for term in terms for kernel in (*term.own, *term.stationary) if is_unchecked(kernel)):
+            say_wrong_features(part.mapped(Tensor.detach), some_of(reference))
     by_leverage = kind in ("auto", "leverage") and posterior is not None and not spec.joint
     found = [part for term in terms for part in summands(term, d)] if by_leverage else []
     if 2 * len(found) > spec.num_features:

@@ -22,6 +22,7 @@ from ..core.checks import ArrayLike, Names, as_count, as_points
 from ..core.value import Parts, Value, in_own_memory
 from ..evaluate import Basis, Cosines, Pairs
 from ..kernels import Kernel
+from ..kernels.algebra import root_of
 from ..kernels.base import Term
 from ..models.transforms import Transform
 from ..solvers import FactoredPosterior
@@ -284,34 +285,7 @@ class Coupled(NamedTuple):
         # Tensors that are loaded from a file have memory of their own. Tensors of this basis get it too, so that loaded
         # paths have exactly the same values.
         basis = self.basis.mapped(in_own_memory) if isinstance(self.basis, Pairs | Cosines) else self.basis
-        return Block(basis, root_of(self.coupling, num_outputs), self.role)
-
-
-def root_of(B: Tensor | None, num_outputs: int) -> Tensor | None:
-    """Compute a root R `[t, t]` of a coupling, R R^T = B. It is None for one output."""
-    if num_outputs == 1:
-        return None
-    if B is None:
-        return torch.nn.functional.pad(
-            torch.ones(num_outputs, 1, dtype=torch.float64, device="cpu"), (0, num_outputs - 1)
-        )
-    smallest = 64 * len(B) * torch.finfo(B.dtype).eps * B.detach().diagonal().max()
-    factor, failed = torch.linalg.cholesky_ex(B)
-    regular = not bool(failed) and bool(factor.detach().diagonal().square().min() > smallest)
-    return factor if regular else _singular_root(B, smallest)
-
-
-def _singular_root(B: Tensor, smallest: Tensor) -> Tensor:
-    """Compute the Cholesky factor of a singular B column by column. A pivot of zero, up to rounding, has a zero column.
-
-    A root by eigenvectors would have no derivative, since the eigenvalue zero may be repeated.
-    """
-    left, columns = B, []
-    for i, row in enumerate(torch.eye(len(B), dtype=B.dtype, device=B.device)):
-        pivot = left[i, i]
-        columns.append(left[:, i] / pivot.sqrt() if bool(pivot > smallest) else 0 * row)
-        left = left - columns[-1][:, None] * columns[-1]
-    return torch.stack(columns, dim=1)
+        return Block(basis, None if num_outputs == 1 else root_of(self.coupling, num_outputs), self.role)
 
 
 # Random Fourier features of a stationary term.
@@ -424,7 +398,7 @@ def _random_features(kernel: Kernel, spec: FeatureSpec, origin: Tensor, generato
         return None
     count, num_bases = spec.num_features, spec.num_bases
     bases = fourier(term, len(origin), count, kind=kind, num_bases=num_bases, generator=generator)
-    root = root_of(term.coupling, kernel.num_outputs)
+    root = None if kernel.num_outputs == 1 else root_of(term.coupling, kernel.num_outputs)
     blocks = [Block(basis.mapped(in_own_memory), root) for basis in bases]
     return Features(blocks, origin, None, [Choice(kind, count)])
 

@@ -50,12 +50,13 @@ from torch import Tensor
 
 from ..core.modes import as_numpy, kept, outside, plain
 from ..evaluate import Pairs, Products
+from ..kernels.algebra import root_of
 from ..kernels.base import Term
 from ..kernels.composed_measures import components
 from ..kernels.radial import Elliptical
 from ..solvers import FactoredPosterior
 from .explicit import as_cosines, leading_signs, monomial_count, monomials
-from .features import RANDOM, Coupled, FeatureSpec, rand, root_of
+from .features import RANDOM, Coupled, FeatureSpec, rand
 from .quasi_random import even, fixed_net, sobol
 from .residuals import Reference
 
@@ -348,7 +349,7 @@ def set_tables(
     theta, lengths = torch.cat([p.theta for p in pilots]), [len(p.theta) for p in pilots]
     typical = torch.where(theta == 0, torch.nan, theta.abs()).nanmedian(0).values  # [d]; terms may leave some alone
     reference = Reference(posterior, spec.domain, spec.where, 1 / torch.nan_to_num(typical, nan=1.0))
-    products, roots = None, [root_of(s.term.coupling, t) for s in found]
+    products, roots = None, [None if t == 1 else root_of(s.term.coupling, t) for s in found]
     if degree := max(s.products.shape[1] for s in found):
         own = [torch.nn.functional.pad(s.products, (0, degree - s.products.shape[1]), value=d) for s in found]
         each = zip(own, pilots, strict=True)

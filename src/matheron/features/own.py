@@ -16,7 +16,7 @@ from ..core.value import Parts, Value
 from ..evaluate.bases import Basis, Cosines
 from ..kernels import Kernel, OnDims
 from ..kernels.base import Term
-from ..kernels.own import say_wrong_features
+from ..kernels.own import as_columns
 from .explicit import as_cosines
 from .features import fourier, rand
 from .leverage import Leverage, resampled
@@ -90,7 +90,7 @@ class DrawnFeatures(Value):
         self.count, self.seed = count, seed
         self.map: tuple[FeatureMap, ...] = (self._drawn(),)
         with torch.no_grad():
-            self._buffers["values"] = as_columns(kernel, self.map[0](probe[None]), probe[None])[0]
+            self._buffers["values"] = as_columns(kernel, self.map[0], probe[None])[0]
 
     def _drawn(self) -> FeatureMap:
         whole = self.kernel.features(self.count, torch.Generator().manual_seed(self.seed))
@@ -120,18 +120,16 @@ class DrawnFeatures(Value):
         return DrawnFeatures(self.kernel, self.count, self.seed, self.probe, columns)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.map[0](x)
-
-
-def as_columns(kernel: Kernel, Phi: object, x: Tensor) -> Tensor:
-    """Check that the features of points x `[n, d]` are a tensor `[n, c]`."""
-    if not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != len(x):
-        got = list(Phi.shape) if isinstance(Phi, Tensor) else type(Phi).__name__
-        raise ValueError(
-            f"{type(kernel).__name__}.features: expected a map from points [n, d] to features [n, c], got {got} for a "
-            f"point {list(x.shape)}"
-        )
-    return Phi
+        (phi,) = self.map
+        try:
+            return (phi.to(x.device, x.dtype) if isinstance(phi, Value) else phi)(x).to(x.dtype)
+        except RuntimeError as error:
+            if (x.device, x.dtype) == (self.probe.device, torch.float64):
+                raise
+            raise TypeError(
+                f"{type(self.kernel).__name__}.features: expected a map of points in {x.dtype} on {x.device} too, got "
+                f"an error ({error}); move its tensors to the points: theta.to(x)"
+            ) from error
 
 
 def drawn_map(kernel: Kernel, count: int, generator: torch.Generator, probe: Tensor) -> Value:
@@ -144,7 +142,7 @@ def drawn_map(kernel: Kernel, count: int, generator: torch.Generator, probe: Ten
     phi = kernel.features(count, torch.Generator().manual_seed(seed))
     if isinstance(phi, Value) and not any(isinstance(part, OwnFunction) for part in phi.modules()):
         with torch.no_grad():
-            as_columns(kernel, phi(probe[None]), probe[None])
+            as_columns(kernel, phi, probe[None])
         return phi
     return DrawnFeatures(kernel, count, seed, probe)
 
@@ -286,17 +284,13 @@ def own_features(
     features. They are then chosen from a pool (`leverage.resampled`). Otherwise the features are plain.
 
     Args:
-        data: points `[n, d]`. The features are compared with the kernel at some of them.
+        data: points `[n, d]`, at which the features of a product are weighed.
         reference: the reference points of leverage; None for plain features.
         bound: bound on the squared error far from the data, relative to plain features.
         candidates: the number of features in the pool for each that is chosen.
     """
-    points = origin[None] if data is None or not len(data) else _some(data.detach().double().cpu())
+    points = origin[None] if data is None or not len(data) else some_of(data)
     variance = term.variance.cpu()
-    if data is not None and len(data):
-        for kernel in term.own:
-            if not _checked(kernel):
-                say_wrong_features(kernel.mapped(Tensor.detach), points)
     first, *more = term.own
     product = bool(more or term.stationary or term.forms)
 
@@ -328,14 +322,11 @@ def own_features(
     return MappedBasis(maps, variance.sqrt() * torch.stack(factors), origin), True
 
 
-def _checked(kernel: Kernel) -> bool:
-    return _checked(kernel.kernel) if isinstance(kernel, OnDims) else kernel.checked
-
-
 def _has_choice(phi: Value) -> bool:
     return hasattr(phi.whole if isinstance(phi, DrawnFeatures) else phi, "chosen")
 
 
-def _some(points: Tensor, most: int = 32) -> Tensor:
-    """Select points `[r, d]` evenly among the rows of `[n, d]`."""
-    return points[torch.linspace(0, len(points) - 1, min(most, len(points)), device="cpu").long()]
+def some_of(points: Tensor, most: int = 32) -> Tensor:
+    """Select points `[r, d]` evenly among the rows of `[n, d]`, in float64 on the CPU."""
+    index = torch.linspace(0, len(points) - 1, min(most, len(points)), device="cpu").long()
+    return points.detach()[index.to(points.device)].double().cpu()

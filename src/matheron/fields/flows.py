@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_points, as_tensor
 from ..drawing import DrawSettings, draw
 from ..kernels import Coregional, Kernel
-from ..kernels.base import as_kernel
+from ..kernels.own import as_kernel
 from ..models import ExactGP, observe
 from ..paths import AbstractFunctions, Stack
 

@@ -39,8 +39,8 @@ from ..core.sites import Sites
 from ..evaluate import Products
 from ..features import LARGEST_DIM
 from ..features.explicit import monomial_count, monomials
-from ..features.features import root_of
 from ..kernels import Kernel
+from ..kernels.algebra import root_of
 from ..kernels.base import Term
 from ..lattice import FourierLattice
 from ..lattice.basis import Lattice
@@ -151,7 +151,7 @@ class OnLattice:
         """Lattices and the monomials beside them, of a term each with these scales, where the data are."""
         device, t = self.X.device, len(self.rows)
         beside = [Products(A[None], a[None], self.origin) for A, a in zip(self.projections, scales, strict=True)]
-        roots = [root_of(None if B is None else B.detach(), t) for B in couplings]
+        roots = [None if t == 1 else root_of(None if B is None else B.detach(), t) for B in couplings]
         return Joint(
             [basis.mapped(Tensor.detach).to(device) for basis in lattices],
             [basis.to(device) for basis in beside],

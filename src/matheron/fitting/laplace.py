@@ -25,7 +25,7 @@ from ..core.functionals import Observed
 from ..core.sites import Sites
 from ..features import FeatureSpec, make_features
 from ..kernels import Kernel, coupled_diagonal
-from ..kernels.base import as_kernel
+from ..kernels.own import as_kernel
 from ..lattice import FourierLattice
 from ..lattice.series import NoJointLattice
 from ..lattice.system import Information, Joint, System, right_hand_side

@@ -13,8 +13,8 @@ from ..core.checks import ArrayLike, Names, as_count, as_tensor, seeded
 from ..core.functionals import Functionals
 from ..core.sites import Sites
 from ..kernels import RBF, Kernel, Matern, Scaled, coupled_diagonal
-from ..kernels.base import as_kernel
 from ..kernels.covariances import averages_in_closed_form
+from ..kernels.own import as_kernel
 from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Likelihood
 from ..models.means import Mean

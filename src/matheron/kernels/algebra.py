@@ -349,6 +349,31 @@ class Coregional(Kernel):
         return [(self.B, self.kernel)]
 
 
+def root_of(B: Tensor | None, num_outputs: int) -> Tensor:
+    """Compute a root R `[t, t]` of a coupling of several outputs, R R^T = B; None is a B of ones."""
+    if B is None:
+        return torch.nn.functional.pad(
+            torch.ones(num_outputs, 1, dtype=torch.float64, device="cpu"), (0, num_outputs - 1)
+        )
+    smallest = 64 * len(B) * torch.finfo(B.dtype).eps * B.detach().diagonal().max()
+    factor, failed = torch.linalg.cholesky_ex(B)
+    regular = not bool(failed) and bool(factor.detach().diagonal().square().min() > smallest)
+    return factor if regular else _singular_root(B, smallest)
+
+
+def _singular_root(B: Tensor, smallest: Tensor) -> Tensor:
+    """Compute the Cholesky factor of a singular B column by column. A pivot of zero, up to rounding, has a zero column.
+
+    A root by eigenvectors would have no derivative, since the eigenvalue zero may be repeated.
+    """
+    left, columns = B, []
+    for i, row in enumerate(torch.eye(len(B), dtype=B.dtype, device=B.device)):
+        pivot = left[i, i]
+        columns.append(left[:, i] / pivot.sqrt() if bool(pivot > smallest) else 0 * row)
+        left = left - columns[-1][:, None] * columns[-1]
+    return torch.stack(columns, dim=1)
+
+
 class _MixtureKernel(Sum):
     """sum_q p_q k_q with the p_q summing to one, seen as one stationary kernel: its measure is a mixture."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -21,14 +20,14 @@ from ..core.checks import ArrayLike, as_tensor, check_dim
 from ..core.jacobian import derivative_along
 from ..core.modes import transformed
 from ..core.sites import Sites
-from ..core.value import REGISTRY, Value
+from ..core.value import Value
 
 if TYPE_CHECKING:
     from ..core.functionals import Observed
     from .algebra import OnDims
     from .radial import Radial
 
-__all__ = ["Kernel", "Stationary", "coupled_covariance", "coupled_diagonal"]
+__all__ = ["Kernel", "SpectralMeasure", "Stationary", "coupled_covariance", "coupled_diagonal"]
 
 
 class Kernel(Value):
@@ -115,8 +114,11 @@ class Kernel(Value):
                 "write `features(num_features, generator)`, which returns a map from points [n, d] to features [n, c], "
                 "or `measure(input_dim)` in a subclass of Stationary or Radial"
             )
-        one = torch.ones((), dtype=torch.float64, device=next(self.buffers(), torch.empty(0, device="cpu")).device)
-        return [Term(one, own=(self,))]
+        return [Term(self._one(), own=(self,))]
+
+    def _one(self) -> Tensor:
+        """One, in float64, on the device of the kernel's tensors."""
+        return torch.ones((), dtype=torch.float64, device=next(self.buffers(), torch.empty(0, device="cpu")).device)
 
     def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """phi, a map from points `[n, d]` to features `[n, c]` whose products phi(x) . phi(x') have k as their mean.
@@ -132,7 +134,11 @@ class Kernel(Value):
 
     def measure(self, input_dim: int) -> SpectralMeasure:
         """The spectral measure of a stationary kernel with k(x, x) = 1; TypeError where there is none."""
-        raise TypeError(f"{type(self).__name__} has no spectral measure of its own; expand it with .terms(input_dim)")
+        raise TypeError(
+            f"{type(self).__name__}: expected a kernel with a spectral measure of its own, got one without; write "
+            "`measure(input_dim)`, which returns a kernels.SpectralMeasure, or write a subclass of kernels.Kernel with "
+            "`features(num_features, generator)`; each of .terms(input_dim) of a sum or product has a measure"
+        )
 
     def nearest(self, x: Tensor) -> Tensor:
         """The points of its space nearest to points of R^d, `[..., d]`: nodes are whole numbers, a sphere has a radius.
@@ -244,9 +250,12 @@ class Stationary(Kernel):
         return torch.ones(x.shape[:-1], dtype=x.dtype, device=x.device)
 
     def terms(self, input_dim: int) -> list[Term]:
-        self.measure(input_dim)  # raises an error if the dimensions do not fit
-        one = torch.ones((), dtype=torch.float64, device=next(self.buffers()).device)
-        return [Term(one, stationary=(self,))]
+        measure = self.measure(input_dim)  # raises an error if the dimensions do not fit
+        if not isinstance(measure, SpectralMeasure):
+            raise TypeError(
+                f"{type(self).__name__}.measure: expected a kernels.SpectralMeasure, got {type(measure).__name__}"
+            )
+        return [Term(self._one(), stationary=(self,))]
 
 
 class SpectralMeasure(ABC):
@@ -400,24 +409,6 @@ def coupled_diagonal(kernel: Kernel, sites: Observed) -> Tensor:
     for B, k in kernel.coupled():
         total = total + (k.diag(x) if B is None else k.diag(x) * B.diagonal()[i])
     return total
-
-
-def as_kernel(kernel: Kernel) -> Kernel:
-    """The kernel itself, or a TypeError that lists those there are."""
-    if not isinstance(kernel, Kernel):
-        kinds = [kind for kind in REGISTRY.values() if issubclass(kind, Kernel) and not inspect.isabstract(kind)]
-        got = f"{type(kernel).__module__}.{type(kernel).__name__}"
-        if (library := got.split(".")[0]) in ("gpytorch", "sklearn", "gpflow"):
-            got += f"; matheron.adapters.{library}.translate(kernel, input_dim) makes one of it"
-        elif library == "geometric_kernels":
-            got += "; matheron.adapters.geometric.translate(kernel, params) makes one of it"
-        if isinstance(kernel, type):
-            got = f"the class {kernel.__name__}: make one of it, as in kernels.RBF(1.0)"
-        raise TypeError(
-            f"kernel: expected a kernel of matheron.kernels ({', '.join(sorted(kind.__name__ for kind in kinds))}), "
-            f"got {got}"
-        )
-    return kernel
 
 
 def centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

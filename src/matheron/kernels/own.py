@@ -10,6 +10,7 @@ differentiation and the spectral measure is found numerically (`ProfileMeasure`)
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -25,11 +26,30 @@ from ..core.checks import ArrayLike, as_points, as_tensor, check_finite
 from ..core.jacobian import derivative_along
 from ..core.modes import as_numpy, in_graph, kept, outside
 from ..core.own_function import as_features
-from ..core.value import Value
-from .base import Kernel
+from ..core.value import REGISTRY, Value
+from .algebra import OnDims
+from .base import Kernel, Stationary
 from .radial import Elliptical, Radial
 
 __all__ = ["FeatureError", "FeatureWarning", "OwnKernel", "check_features", "from_callables", "from_features"]
+
+
+def as_kernel(kernel: Kernel) -> Kernel:
+    """The kernel itself, or a TypeError that lists those there are."""
+    if not isinstance(kernel, Kernel):
+        kinds = [kind for kind in REGISTRY.values() if issubclass(kind, Kernel) and not inspect.isabstract(kind)]
+        got = f"{type(kernel).__module__}.{type(kernel).__name__}"
+        if (library := got.split(".")[0]) in ("gpytorch", "sklearn", "gpflow"):
+            got += f"; matheron.adapters.{library}.translate(kernel, input_dim) makes one of it"
+        elif library == "geometric_kernels":
+            got += "; matheron.adapters.geometric.translate(kernel, params) makes one of it"
+        if isinstance(kernel, type):
+            got = f"the class {kernel.__name__}: make one of it, as in kernels.RBF(1.0)"
+        raise TypeError(
+            f"kernel: expected a kernel of matheron.kernels ({', '.join(sorted(kind.__name__ for kind in kinds))}), "
+            f"got {got}"
+        )
+    return kernel
 
 
 class FeatureWarning(UserWarning):
@@ -78,23 +98,15 @@ def check_features(kernel: Kernel, points: ArrayLike, num_features: int = 2048, 
     True
     """
     x = as_points(points, "points").detach().double().cpu()
-    kernel = kernel.to("cpu", torch.float64)
-    if type(kernel).features is Kernel.features:
-        raise TypeError(
-            f"kernel: expected one with features of its own, got {type(kernel).__name__}; check the parts of sums and "
-            "products one by one"
-        )
-    K = kernel(x)
+    kernel = as_kernel(kernel).to("cpu", torch.float64)
+    name, K = type(kernel).__name__, kernel(x)
     if K.shape != (len(x), len(x)):
-        raise ValueError(
-            f"{type(kernel).__name__}: expected k(x, z) of shape [n, m], got {list(K.shape)} for {len(x)} points"
-        )
+        raise ValueError(f"{name}: expected k(x, z) of shape [n, m], got {list(K.shape)} for {len(x)} points")
     generator = torch.Generator().manual_seed(0)
-    errors = []
-    for _ in range(num_draws):
-        Phi = kernel.features(num_features, generator)(x)
-        errors.append(Phi @ Phi.mT - K)
-    E = torch.stack(errors)  # [draws, r, r]
+    Phi = [as_columns(kernel, _drawn_features(kernel, num_features, generator), x) for _ in range(num_draws)]
+    E = torch.stack([each @ each.mT - K for each in Phi])  # [draws, r, r]
+    check_finite(K, f"{name}, k(x, x')", "correct k")
+    check_finite(E, f"{name}.features", "correct them")
     mean, variance = E.mean(0), E.var(0).mean() if num_draws > 1 else E.new_zeros(())
     size = float(K.square().mean().sqrt()) or 1.0
     bias = float((mean.square().mean() - variance / num_draws).clamp_min(0).sqrt()) / size
@@ -103,13 +115,55 @@ def check_features(kernel: Kernel, points: ArrayLike, num_features: int = 2048, 
     return FeatureError(bias, float(variance.sqrt()) / size, num_features, worst)
 
 
+def _drawn_features(kernel: Kernel, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    """A kernel's own features, or cosines and sines of frequencies from its spectral measure."""
+    if type(kernel).features is not Kernel.features and _innermost(kernel).by_own_features:
+        return kernel.features(num_features, generator)
+    if not isinstance(_innermost(kernel), Stationary):
+        raise TypeError(
+            f"kernel: expected one with features or a spectral measure of its own, got {type(kernel).__name__}; check "
+            "the parts of sums and products one by one"
+        )
+
+    def waves(x: Tensor) -> Tensor:
+        measure = kernel.measure(x.shape[1])
+        U = torch.rand(num_features // 2, measure.num_uniforms, generator=generator, dtype=torch.float64, device="cpu")
+        P = x @ measure.frequencies(U.clamp_(2**-54, 1 - 2**-53)).mT
+        return torch.cat([P.cos(), P.sin()], dim=1) / math.sqrt(len(U))
+
+    return waves
+
+
+def as_columns(kernel: Kernel, phi: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The features `[n, c]` of points x `[n, d]`, checked."""
+    Phi = phi(x) if callable(phi) else phi
+    if not callable(phi) or not isinstance(Phi, Tensor) or Phi.ndim != 2 or len(Phi) != len(x):
+        got = f"a map to {list(Phi.shape)}" if isinstance(Phi, Tensor) else type(Phi).__name__
+        raise ValueError(
+            f"{type(kernel).__name__}.features: expected a map from points [n, d] to features [n, c], a tensor, got "
+            f"{got if callable(phi) else type(phi).__name__} for points {list(x.shape)}"
+        )
+    return Phi
+
+
+def _innermost(kernel: Kernel) -> Kernel:
+    return _innermost(kernel.kernel) if isinstance(kernel, OnDims) else kernel
+
+
+def is_unchecked(kernel: Kernel) -> bool:
+    """Whether nothing says that a kernel's features, or its spectral measure, belong to it."""
+    kernel = _innermost(kernel)
+    own_measure = type(kernel).__module__.split(".")[0] != "matheron" and type(kernel).measure is not Radial.measure
+    return not kernel.checked and (kernel.by_own_features or own_measure)
+
+
 def say_wrong_features(kernel: Kernel, points: Tensor, num_features: int = 2048) -> None:
     """A FeatureWarning with the numbers, where a kernel's features differ from it at points `[r, d]`."""
     error = check_features(kernel, points, num_features)
     if error.found:
         warnings.warn(
             f"{type(kernel).__name__}: {error}. Draws have the features' covariance in their prior; correct "
-            "`features`, or k",
+            "`features` or `measure`, or k",
             FeatureWarning,
             stacklevel=2,
         )
@@ -206,7 +260,11 @@ class CallableKernel(OwnKernel):
         self.functions = (k, sample)
 
     def _k(self, x: Tensor, z: Tensor) -> Tensor:
-        return self.functions[0](x, z, **self.tensors)
+        K = self.functions[0](x, z, **self.tensors)
+        if not isinstance(K, Tensor) or K.shape != (len(x), len(z)):
+            got = list(K.shape) if isinstance(K, Tensor) else type(K).__name__
+            raise ValueError(f"k: expected a tensor {[len(x), len(z)]} for {len(x)} and {len(z)} points, got {got}")
+        return K
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         return pairwise(self._k, x, z)
@@ -292,6 +350,18 @@ def from_callables(
 
 
 # A radial profile alone: its derivatives, and its spectral measure.
+
+
+def profile_values(kernel: Radial, r2: Tensor) -> Tensor:
+    """g(r^2), checked. A root in it has an infinite derivative at zero, where this has a derivative of zero."""
+    K = kernel.radial(r2.clamp_min(1e-30))
+    if not isinstance(K, Tensor) or K.shape != r2.shape:
+        got = list(K.shape) if isinstance(K, Tensor) else type(K).__name__
+        raise ValueError(
+            f"{type(kernel).__name__}.radial: expected g(r2) of each of the numbers r2, by torch's functions, a tensor "
+            f"{list(r2.shape)}, got {got}"
+        )
+    return K
 
 
 def profile_slope(radial: Callable[[Tensor], Tensor], r2: Tensor, least: float = 1e-12, steep: float = 1e3) -> Tensor:

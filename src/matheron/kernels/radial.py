@@ -95,9 +95,11 @@ class Radial(Stationary):
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         x, z, _ = self._scaled(x, z)
         r2 = squared_distance(x, z)
-        # The square root in a user's profile has an infinite derivative at zero, but the clamp has a zero derivative
-        # there.
-        return self.radial(r2 if type(self).radial_derivative is not Radial.radial_derivative else r2.clamp_min(1e-30))
+        if type(self).radial_derivative is not Radial.radial_derivative:
+            return self.radial(r2)
+        from .own import profile_values
+
+        return profile_values(self, r2)
 
     def derivative(self, x: Tensor, z: Tensor, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
         from .derivatives import radial_derivative

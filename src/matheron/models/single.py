@@ -14,7 +14,7 @@ from ..core.functionals import Functionals, Observed
 from ..core.saving import save
 from ..core.value import Json, Value
 from ..kernels import Kernel
-from ..kernels.base import as_kernel
+from ..kernels.own import as_kernel
 from .means import ConstantMean, LinearMean, Mean, MeanLike, as_mean
 from .observations import as_observations
 from .observed_functionals import averaged_by, check_smooth, names_of_inputs

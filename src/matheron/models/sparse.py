@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.checks import ArrayLike, as_points, as_tensor, many, names_of, positive
 from ..core.sites import Sites, as_tasks
 from ..kernels import Kernel
-from ..kernels.base import as_kernel
+from ..kernels.own import as_kernel
 from .means import MeanLike
 from .single import Snapshot, mean_beside
 from .transforms import Transform

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, as_array, as_count, as_points, many, names_of
 from ..kernels import Kernel
-from ..kernels.base import as_kernel
+from ..kernels.own import as_kernel
 from .means import MeanLike
 from .observations import Observations, as_observations
 from .single import ExactGP

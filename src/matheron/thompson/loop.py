@@ -21,7 +21,7 @@ from ..core.boxes import as_box
 from ..core.checks import ArrayLike, Random, as_array, as_count, as_generator, many
 from ..core.progress import progress_bar
 from ..kernels import Kernel
-from ..kernels.base import as_kernel
+from ..kernels.own import as_kernel
 from ..models import ExactGP, Outputs
 from ..models.libraries import is_model
 from ..paths import AbstractFunctions
