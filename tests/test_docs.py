@@ -92,6 +92,27 @@ def test_links_lead_to_files_that_exist(page):
         assert "://" in target or (page.parent / target).exists(), f"{name(page)} links to {target}"
 
 
+WRITTEN_ABOUT = [*sorted(ROOT.glob("*.md")), *PAGES[1:], ROOT / "benchmarks/README.md"]
+ELSEWHERE = {"utils.py", "release.yml"}  # one that is not to be, and one of .github
+
+
+@pytest.mark.parametrize("page", WRITTEN_ABOUT, ids=name)
+def test_files_and_names_that_prose_mentions_exist(page):
+    text = page.read_text()
+    folders = [page.parent, ROOT, *(ROOT / folder for folder in ("docs", "src/matheron", "benchmarks"))]
+    for file in set(re.findall(r"`(?:python )?([\w./-]+\.(?:py|md|toml|txt|yml))[` ]", text)) - ELSEWHERE:
+        assert any((folder / file).exists() for folder in folders), f"{name(page)} names {file}"
+    absent = {"matheron.commands", "matheron.adapters.geometric.translate"}  # entry points; a library that is not here
+    for dotted in set(re.findall(r"`(matheron(?:\.\w+)+)[`(]", text)) - absent:
+        found: object = matheron
+        for i, part in enumerate(dotted.split(".")[1:], 2):
+            if not hasattr(found, part):
+                with contextlib.suppress(ImportError):
+                    import_module(".".join(dotted.split(".")[:i]))
+            assert hasattr(found, part), f"{name(page)} names {dotted}"
+            found = getattr(found, part)
+
+
 def test_a_page_of_the_gallery_has_fewer_than_forty_lines_of_code_and_one_picture():
     pages, listed = sorted((ROOT / "docs/gallery").glob("*.md")), (ROOT / "docs/gallery.md").read_text()
     assert len(pages) >= 24
