@@ -133,6 +133,15 @@ def test_every_link_of_the_built_pages_leads_somewhere(site):
                 assert anchor in known[file], f"{page.relative_to(site)} links to {target}"
 
 
+def test_the_reference_shows_how_classes_are_called_and_every_argument_with_its_default(site):
+    def text(page: str) -> str:
+        return re.sub(r"\s+", " ", re.sub("<[^>]+>", "", (site / f"reference/{page}.html").read_text()))
+
+    assert "Matern(nu: float = 2.5, lengthscale: ArrayLike = 1.0)" in text("kernels")
+    assert "RBF(lengthscale: ArrayLike = 1.0)" in text("kernels")  # the `__init__` of a base class
+    assert "seed (int | None, default: None )" in text("draw")  # described together with `generator`
+
+
 def test_the_reference_shows_examples_as_code(site):
     shown = (site / "reference/draw.html").read_text()
     assert '<span class="gp">&gt;&gt;&gt; </span>' in shown
