@@ -14,7 +14,7 @@ from ..core.checks import ArrayLike, Random, as_generator, as_real
 from ..fitting import fit
 from ..kernels import Kernel
 from ..models import Outputs
-from .stepper import METHODS
+from .rollouts import METHODS
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

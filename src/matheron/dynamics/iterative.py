@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..core.checks import Random, as_generator
 from ..models import SparseGP
-from .stepper import captured
+from .rollouts import captured
 
 
 class IterativeDrift:

@@ -182,8 +182,10 @@ def leave_one_out(model: object) -> LeaveOneOut:
     return _left_out(gp, *_factored(gp))
 
 
-def scores(gp: ExactGP) -> tuple[Tensor, LeaveOneOut]:
-    """The log marginal likelihood and what `leave_one_out` gives, from one factorisation."""
+def scores(gp: ExactGP | LatentGP) -> tuple[Tensor, LeaveOneOut]:
+    """The log marginal likelihood and what `leave_one_out` gives; of an exact model from one factorisation."""
+    if isinstance(gp, LatentGP):
+        return log_marginal_likelihood(gp), leave_one_out(gp)
     L, r = _factored(gp)
     return _log_likelihood(gp, L, r), _left_out(gp, L, r)
 

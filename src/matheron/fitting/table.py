@@ -15,7 +15,7 @@ from ..kernels import Coregional, Kernel, Periodic, Product, Rotated, SpectralMi
 from ..models import ExactGP, LatentGP, Outputs
 from ..models.means import ConstantMean, LinearMean
 from ..models.transforms import Affine
-from .evidence import LeaveOneOut, leave_one_out, log_marginal_likelihood, scores
+from .evidence import LeaveOneOut, scores
 from .hyperparameters import Buffer, Units, buffers
 
 # With more observations than this, a summary does not factor the covariance to compute the likelihood.
@@ -86,32 +86,23 @@ def summary(gp: ExactGP | LatentGP | Outputs, names: Sequence[str] | None = None
     """
     if isinstance(gp, Outputs):
         return _of_outputs(gp, names)
-    if isinstance(gp, LatentGP):
-        return _of_outcomes(gp, names)
-    if not isinstance(gp, ExactGP):
+    if not isinstance(gp, ExactGP | LatentGP):
         raise TypeError(f"gp: expected an ExactGP, or Outputs of these, got {type(gp).__name__}")
-    rows = _rows(gp, names)
+    expression, what = expression_name(gp.kernel), "observation"
+    if isinstance(gp, ExactGP):
+        rows = _rows(gp, names)
+    else:
+        expression, what = f"{expression} under {type(gp.likelihood).__name__}", "outcome"
+        rows = _rows(gp.gaussian, names, noise=False)
+        for name, number in gp.likelihood._buffers.items():
+            if number is not None and number.ndim == 0:
+                _put(rows, f"{type(gp.likelihood).__name__}.{name}", float(number))
     value = left_out = None
     if gp.num_data <= _LARGEST_FACTOR:
         with torch.no_grad():
             value, left_out = scores(gp)
-    title = f"{expression_name(gp.kernel)}, {many(gp.num_data, 'observation')} in {many(gp.input_dim, 'dimension')}"
+    title = f"{expression}, {many(gp.num_data, what)} in {many(gp.input_dim, 'dimension')}"
     return Summary(title, rows, None if value is None else float(value), left_out)
-
-
-def _of_outcomes(gp: LatentGP, names: Sequence[str] | None) -> Summary:
-    """The hyperparameters of the latent function, and of the likelihood."""
-    rows = _rows(gp.gaussian, names, noise=False)
-    likelihood, value, left_out = gp.likelihood, None, None
-    for name, number in likelihood._buffers.items():
-        if number is not None and number.ndim == 0:
-            _put(rows, f"{type(likelihood).__name__}.{name}", float(number))
-    if gp.num_data <= _LARGEST_FACTOR:
-        with torch.no_grad():
-            value, left_out = float(log_marginal_likelihood(gp)), leave_one_out(gp)
-    what = f"{many(gp.num_data, 'outcome')} in {many(gp.input_dim, 'dimension')}"
-    title = f"{expression_name(gp.kernel)} under {type(likelihood).__name__}, {what}"
-    return Summary(title, rows, value, left_out)
 
 
 def _rows(gp: ExactGP, names: Sequence[str] | None, noise: bool = True) -> dict[str, float]:
