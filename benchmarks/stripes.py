@@ -91,7 +91,7 @@ def costs(prior: matheron.Paths, kernel: K.Kernel, d: int, axes: list[torch.Tens
 def variogram(paths: matheron.Paths, kernel: K.Kernel, h: float) -> float:
     """That of a prior at a distance, over the kernel's: the mean over directions."""
     generator = torch.Generator().manual_seed(1)
-    d = paths.prior.origin.shape[0]
+    d = paths.prior.features.origin.shape[0]
     x = 0.1 + 0.8 * torch.rand(2, d, generator=generator, dtype=torch.float64)
     z = x + h * torch.nn.functional.normalize(torch.randn(2, d, generator=generator, dtype=torch.float64))
     Phi = paths.prior.features(torch.cat([x, z]))  # [g, 2 n, ell]

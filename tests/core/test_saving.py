@@ -203,7 +203,7 @@ def test_nothing_that_can_be_in_a_path_is_left_untested(tmp_path):
         seen |= types_in(tree_of(tmp_path / name))
     rooms = ("kernels", "models.means", "models.transforms", "evaluate", "features", "paths", "lattice")
     concrete = {name for name, kind in REGISTRY.items() if kind.__module__.removeprefix("matheron.").startswith(rooms)}
-    abstract = {"Kernel", "Stationary", "Radial", "OwnKernel", "Mean", "Transform", "RowMap", "Basis", "CutBasis"}
+    abstract = {"Kernel", "Stationary", "Radial", "OwnKernel", "Mean", "Transform", "RowMap", "Basis"}
     abstract |= {"AbstractFunctions", "AbstractPaths", "Around", "PlacedFunctions", "PriorPlusUpdate"}
     abstract |= {"Update", "CentredUpdate", "Combined", "EvaluableFunctions"}
     derived = {"AveragedWaves", "Canonical", "CanonicalSlopes"}  # made again from the centres, never written

@@ -326,7 +326,7 @@ def _advice(
             "the others. In a loop that keeps its functions, call paths.refreshed(keep=points, where=x) before "
             "paths.condition_on(x, ...). Draw with "
         )
-    if not settings and not weight_space and _fits_a_lattice(gp, len(prior.origin)):
+    if not settings and not weight_space and _fits_a_lattice(gp, len(prior.features.origin)):
         words, settings = _advised_lattice(gp, x, exact, found.spread, s, lattice)
     if not settings:
         settings = _advised_features(gp, x, exact, found.spread, s, prior.num_features, prior.num_bases)

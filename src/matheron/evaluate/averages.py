@@ -17,13 +17,13 @@ from ..core.functionals import averages_of_waves
 from ..core.jacobian import jacobian
 from ..kernels.covariances import Averaged, averages_in_closed_form
 from ..models.means import ConstantMean, LinearMean, Mean
-from .bases import Basis, Canonical, Cosines, CutBasis, Pairs
+from .bases import Basis, Canonical, Cosines, Pairs
 from .float64 import Float64Term
 from .record import PathTerm, Record, WeightedSum
 from .slopes import CanonicalSlopes
 
 
-class AveragedWaves(CutBasis):
+class AveragedWaves(Basis):
     """The averages of waves over boxes, at points `[B, n, 2 d]`."""
 
     def __init__(self, waves: Pairs | Cosines) -> None:

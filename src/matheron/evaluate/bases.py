@@ -44,7 +44,7 @@ class Basis(Value):
     @property
     def width(self) -> int:
         """Numbers that one point needs while its sums are taken: what blocks of points are cut by."""
-        return self.size
+        return min(self.size, LARGEST_WIDTH)
 
     def scales(self) -> Tensor:
         """Amplitudes `[g, c]` of the basis functions as features; `values` and the sums are without them."""
@@ -80,7 +80,10 @@ class Basis(Value):
         return total
 
     def vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        """sum_r G_r times the gradient of the sums: `[B, n, d], [B, r, c], [B, r, n] -> [B, n, d]`, without a graph."""
+        """sum_r G_r times the gradient of the sums of one problem: `[1, n, d], [1, r, c], [1, r, n] -> [1, n, d]`.
+
+        It keeps no graph.
+        """
         if self.size <= max(LARGEST_WIDTH, LARGEST_BATCH // max(1, x.numel())):
             return self._vjp(x, W, G)
         total = torch.zeros_like(x)
@@ -91,17 +94,14 @@ class Basis(Value):
 
     def _vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
         """`vjp` of all functions together."""
-        if len(x) == len(W) == 1:
-            return self._shared_vjp(x, W, G) if W.shape[1] > 1 else self._slope(x, W[0, 0]) * G.mT
-        _, df = self.weighted_with_gradient(x, W)  # [B, r, n, d]
-        return (G[..., None] * df).sum(1)
+        return self._shared_vjp(x, W, G) if W.shape[1] > 1 else self._slope(x, W[0, 0]) * G.mT
 
     def _slope(self, x: Tensor, w: Tensor) -> Tensor:
         """The gradient of one sum: `[1, n, d], [c] -> [1, n, d]`."""
         return self.weighted_with_gradient(x, w[None, None])[1][:, 0]
 
     def _shared_vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        """`vjp` for one problem of several sums."""
+        """`vjp` of several sums."""
         _, df = self.weighted_with_gradient(x, W)
         return (G[..., None] * df).sum(1)
 
@@ -136,15 +136,7 @@ class Basis(Value):
         return self.mapped(lambda b: b[index])
 
 
-class CutBasis(Basis):
-    """A basis that is cut into `pieces` where there are many functions and points."""
-
-    @property
-    def width(self) -> int:
-        return min(self.size, LARGEST_WIDTH)
-
-
-class Pairs(CutBasis):
+class Pairs(Basis):
     """cos(theta_i . x) for i = 1 .. f, then sin(theta_i . x): c = 2 f. Frequencies `[g, f, d]`, amplitudes `[g, f]`."""
 
     shapes = "frequencies: g f d, amplitudes: g f"
@@ -205,7 +197,7 @@ class Pairs(CutBasis):
         return weigh(C, W_cos) + weigh(S, W_sin), gradient
 
 
-class Cosines(CutBasis):
+class Cosines(Basis):
     """cos(theta_i . x + tau_i), the paper's basis. Frequencies `[g, c, d]`, phases and amplitudes `[g, c]`."""
 
     shapes = "frequencies: g c d, phases: g c, amplitudes: g c"
@@ -287,7 +279,7 @@ def _cos(P: Tensor) -> Tensor:
 # Canonical: the functions k(., z_j) of a kernel and its centres, which are the basis of an update.
 
 
-class Canonical(CutBasis):
+class Canonical(Basis):
     """k(x, z_j), the canonical basis functions of centres z `[c, d]`: the update's basis."""
 
     def __init__(self, kernel: Kernel, centres: Tensor) -> None:

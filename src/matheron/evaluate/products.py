@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..core.arena import weigh
-from .bases import Basis, Cosines, CutBasis, phases_at
+from .bases import Basis, Cosines, phases_at
 
 
-class Products(CutBasis):
+class Products(Basis):
     """prod_j (a_ij . (x, 1)) cos(theta_i . (x - origin) + tau_i).
 
     Monomials, random products, and both times Fourier features. Projections `[g, p, c, d + 1]`; without frequencies the

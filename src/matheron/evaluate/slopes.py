@@ -10,10 +10,10 @@ from torch import Tensor
 from ..core.arena import frame, weigh, weigh_coordinates
 from ..kernels import Kernel
 from ..kernels.base import squared_distance
-from .bases import Basis, CutBasis
+from .bases import Basis
 
 
-class CanonicalSlopes(CutBasis):
+class CanonicalSlopes(Basis):
     """Derivatives of k(x, z_j) in z_j along directions `[c, q, d]`, and in x along `left` `[p, d]`.
 
     The update given slopes is a sum of these, and so are the slopes of an update.

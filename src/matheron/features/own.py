@@ -49,6 +49,10 @@ class MappedBasis(Basis):
         return self.amplitudes.shape[1]
 
     @property
+    def width(self) -> int:
+        return self.size  # a map makes all of its features at once
+
+    @property
     def num_bases(self) -> int:
         return len(self.maps)
 

@@ -154,7 +154,11 @@ class LatticeUpdate(Update):
 
     def check_beside(self, prior: PriorPaths) -> None:
         fits = len(self.rhs) == prior.num_paths and self.kernel.num_outputs == prior.num_outputs
-        if not fits or self.origin.shape != prior.origin.shape or self.origin.dtype != prior.origin.dtype:
+        if (
+            not fits
+            or self.origin.shape != prior.features.origin.shape
+            or self.origin.dtype != prior.features.origin.dtype
+        ):
             raise ValueError("Paths: expected a prior and an update of as many paths, outputs and dimensions")
 
     @property

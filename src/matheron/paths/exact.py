@@ -191,7 +191,7 @@ class CentredUpdate(Update):
     def check_beside(self, prior: PriorPaths) -> None:
         if len(self.v) != prior.num_paths or self.kernel.num_outputs != prior.num_outputs:
             raise ValueError("Paths: expected a prior and an update of as many paths and outputs")
-        if self.centres.shape[1] != len(prior.origin) or self.centres.dtype != prior.origin.dtype:
+        if self.centres.shape[1] != len(prior.features.origin) or self.centres.dtype != prior.features.origin.dtype:
             raise ValueError("Paths: expected a prior and an update in as many dimensions, and of one dtype")
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
@@ -378,7 +378,7 @@ def weights_given_data(state: State, data: Data, f: Tensor, guess: Tensor | None
         guess: where iterations start, `[s + r, n]`.
     """
     s, y = len(data.xi), data.y
-    if data.own_targets:
+    if y.ndim == 2:
         y, f = torch.cat([y, y]), torch.cat([f, f[s:].expand(s - 1, -1)])
     eps = (data.noise + state.jitter).sqrt() * torch.cat([data.xi, torch.zeros_like(f[s:])])
     v, stats = update_weights(state, y, f, eps, guess)
@@ -428,7 +428,12 @@ def exact_update(
     if isinstance(state, CholeskyState):
         if state.solver.keep:
             factor = Factor.of(state.L, state.jitter)
-        if prior.domain is not None and not graph and isinstance(data.sites, Sites) and pays(prior.features, s, len(X)):
+        if (
+            prior.features.domain is not None
+            and not graph
+            and isinstance(data.sites, Sites)
+            and pays(prior.features, s, len(X))
+        ):
             residual = data.y - f[:s] - eps[:s]
             on_lattice = compressed(prior, kernel, data.sites, data.noise + state.jitter, residual, wide[:s], state)
     return ExactUpdate(kernel, data, v[:s], v[s:], factor=factor, compressed=on_lattice, solver_stats=stats)

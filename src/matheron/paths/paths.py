@@ -195,7 +195,7 @@ class PriorPlusUpdate(AbstractPaths):
         if self.outcomes is not None and str(self.outcomes).split("(")[0] not in LIKELIHOODS:
             raise ValueError(f"Paths.outcomes: expected one of {', '.join(LIKELIHOODS)}, got {self.outcomes!r}")
         self.update.check_beside(self.prior)
-        x = inner = self.prior.origin.new_zeros(1, len(self.prior.origin))
+        x = inner = self.prior.features.origin.new_zeros(1, len(self.prior.features.origin))
         inward, _ = self.input_transform, self.output_transform
         if inward is not None and inward.known:
             inner = inward(x.new_full((1, self.input_dim), torch.nan))  # NaN, because zero may not be a category
@@ -289,7 +289,7 @@ class PriorPlusUpdate(AbstractPaths):
 
     def inner(self, x: Tensor) -> Tensor:
         """Points in the model's own space, without a record."""
-        return inner_points(x, self.input_transform, self.prior.domain)
+        return inner_points(x, self.input_transform, self.prior.features.domain)
 
     def _affine_output(self) -> None:
         if self.output_transform is not None and not self.output_transform.affine:
@@ -303,9 +303,9 @@ def _make_record(paths: PriorPlusUpdate) -> Record:
         prior.num_outputs,
         paths.update.path_terms(prior),
         paths.mean_function,
-        prior.origin,
+        prior.features.origin,
         paths.requires_graph(),
-        prior.domain,
+        prior.features.domain,
         paths.input_transform,
         paths.output_transform,
     )
@@ -358,7 +358,7 @@ class Paths(PriorPlusUpdate):
         return variance if transform is None else variance * transform.derivative(variance).square()
 
     def _averaged_as_data(self, functionals: Functionals) -> Functionals:
-        known = averages_in_closed_form(self.update.kernel, len(self.prior.origin))
+        known = averages_in_closed_form(self.update.kernel, len(self.prior.features.origin))
         return averaged(self, functionals) if known else super()._averaged_as_data(functionals)
 
     def _chosen(self, index: Tensor) -> Paths:

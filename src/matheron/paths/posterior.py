@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from ..core.functionals import Observed
-from ..solvers import PCG, Cholesky, CholeskyState, Operator, Solver, State
+from ..solvers import PCG, Cholesky, CholeskyState, KernelOperator, Solver, State
 from .kept_factor import Factor
+
+if TYPE_CHECKING:
+    from .sparse import CorrectedOperator
 
 
 class PosteriorCovariance:
@@ -23,7 +28,11 @@ class PosteriorCovariance:
     """
 
     def __init__(
-        self, operator: Operator, factor: Factor | None, solver: Solver | None = None, requires_grad: bool = False
+        self,
+        operator: KernelOperator | CorrectedOperator,
+        factor: Factor | None,
+        solver: Solver | None = None,
+        requires_grad: bool = False,
     ) -> None:
         self.operator, self.requires_grad = operator, requires_grad
         self.factor: Factor | State | None = factor

@@ -79,16 +79,6 @@ class PriorPaths(Value):
         return self.w.shape[1]
 
     @property
-    def origin(self) -> Tensor:
-        """`[d]`, of the functions' dtype and on their device: about where they are centred."""
-        return self.features.origin
-
-    @property
-    def domain(self) -> Tensor | None:
-        """The box `[2, d]` where the functions are right; None: everywhere."""
-        return self.features.domain
-
-    @property
     def description(self) -> str:
         """What it is made of, in words."""
         bases = f" in {self.num_bases} bases" if self.num_bases > 1 else ""
@@ -122,7 +112,7 @@ class PriorPaths(Value):
             if last is not None and last.basis.same_functions(basis):  # one basis, with several couplings
                 sums[-1] = WeightedSum(last.basis, last.weights + W, last.index, last.origin)
             else:
-                sums.append(WeightedSum(basis, W, self.basis_index, self.origin))
+                sums.append(WeightedSum(basis, W, self.basis_index, self.features.origin))
         return [*sums, *([] if self.kept is None else self.kept.terms())]
 
     def sums(self, x: Tensor) -> Tensor:
@@ -149,7 +139,7 @@ def observed_before(
 
     `update` has the terms of an update of the paths, and of their mean; `graph` says whether they are in a graph.
     """
-    (s, t, _), origin, (of_paths, of_mean) = prior.w.shape, prior.origin, update
+    (s, t, _), origin, (of_paths, of_mean) = prior.w.shape, prior.features.origin, update
     graph = graph or prior.requires_graph() or mean.requires_graph()
     records = [Record(s, t, [*prior.terms(), *of_paths], mean, origin, graph)]
     records += [Record(1, t, of_mean, mean, origin, graph)] if of_mean else []

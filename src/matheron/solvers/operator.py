@@ -70,18 +70,6 @@ class Operator(ABC):
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """K, `[n, n]`, without the noise, in memory of its own; differentiable where a graph is kept."""
 
-    def cross(self, x: Observed) -> Tensor:
-        """The prior covariance k(X, x) of the observations' values and the function at sites x: `[n, p]`."""
-        raise TypeError(f"{type(self).__name__} knows no covariance with other points")
-
-    def prior_variance(self, x: Observed) -> Tensor:
-        """k(x, x) point by point: `[p]`."""
-        raise TypeError(f"{type(self).__name__} knows no covariance at other points")
-
-    def prior_covariance(self, x: Observed) -> Tensor:
-        """k(x, x) `[p, p]`."""
-        raise TypeError(f"{type(self).__name__} knows no covariance at other points")
-
     def residual(self, b: Tensor, x: Tensor) -> Tensor:
         """b - (K + diag(noise)) x for b and x `[n, r]`, in float64."""
         x = x.double()
@@ -196,12 +184,15 @@ class KernelOperator(Operator):
         return coupled_diagonal(self.kernel, self.sites)
 
     def cross(self, x: Observed) -> Tensor:
+        """The prior covariance k(X, x) of what is observed and what is at sites x: `[n, p]`."""
         return coupled_covariance(self.kernel, self.sites, x)
 
     def prior_variance(self, x: Observed) -> Tensor:
+        """k(x, x) point by point: `[p]`."""
         return coupled_diagonal(self.kernel, x)
 
     def prior_covariance(self, x: Observed) -> Tensor:
+        """k(x, x) `[p, p]`."""
         return covariance(self.kernel, x)
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
