@@ -29,7 +29,6 @@ import matheron
 from matheron_paper import Experiment
 from matheron_paper import thompson as paper
 from matheron_paper.report import QUARTILES, Report, Table, grouped, quartiles
-from matheron_paper.thompson_report import FLOOR
 
 SCALES: dict[str, dict[str, Any]] = {
     "full": {
@@ -86,7 +85,7 @@ def differences(a: Mapping[int, float], b: Mapping[int, float]) -> Tensor:
     """log10 of the regrets of a over those of b, on the tasks that both have seen."""
     both = sorted(set(a) & set(b))
     ends = torch.tensor([[a[i], b[i]] for i in both], dtype=torch.float64).reshape(-1, 2)
-    logs = ends.clamp_min(FLOOR).log10()  # [pairs, 2]
+    logs = ends.clamp_min(paper.FLOOR).log10()  # [pairs, 2]
     return logs[:, 0] - logs[:, 1]
 
 
@@ -167,7 +166,7 @@ def figure(records: Sequence[Mapping[str, Any]]) -> Any:
     for axis, d in zip(axes[0], dims, strict=True):
         mine = [(key, value) for key, value in sorted(ends.items()) if key[0] == d]
         for i, (_, value) in enumerate(mine):
-            y = torch.tensor([value[t] for t in sorted(value)], dtype=torch.float64).clamp_min(FLOOR)
+            y = torch.tensor([value[t] for t in sorted(value)], dtype=torch.float64).clamp_min(paper.FLOOR)
             x = i + 0.3 * (torch.arange(len(y)) / max(1, len(y) - 1) - 0.5)
             axis.plot(x, y, "o", markersize=3, color=style.DECOUPLED, alpha=0.6)
             axis.hlines(float(y.median()), i - 0.3, i + 0.3, color="black")

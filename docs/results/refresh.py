@@ -9,7 +9,6 @@ results between the marks `<!-- NAME-SCALE -->` and `<!-- end -->`.
 """
 
 import importlib
-import json
 import re
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from matheron_paper import Experiment, experiment
 from matheron_paper.report import Report
-from matheron_paper.results import current
+from matheron_paper.results import read
 
 HERE = Path(__file__).parent
 # Names of results, and the modules in benchmarks/ that made them.
@@ -44,16 +43,8 @@ def maker(name: str) -> Experiment:
 
 def records_of(file: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The header of a results file, and its trials that count."""
-    header, *lines = map(json.loads, file.read_text().splitlines())
-    of = maker(header["experiment"])
-    # A file that a newer version has gone on with counts as one of that; one that none has is reported as it is.
-    older = header["version"] if any("version" in line for line in lines) else None
-    records = {
-        line["key"]: line
-        for line in lines
-        if current(line, older, of.version, of.unchanged)
-    }
-    return header, [record for record in records.values() if "error" not in record]
+    header, records, _ = read(file, maker)
+    return header, records
 
 
 def report_of(file: Path) -> Report:

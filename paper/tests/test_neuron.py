@@ -10,7 +10,7 @@ import torch
 import matheron
 from matheron_paper import experiment, fitzhugh_nagumo, neuron, run
 from matheron_paper.fitzhugh_nagumo import quadratic
-from matheron_paper.neuron_simulation import TIMED, Stopwatch, seconds_by_steps, unlearned
+from matheron_paper.neuron import TIMED, Stopwatch, seconds_by_steps, unlearned
 
 CPU = torch.device("cpu")
 

@@ -24,7 +24,7 @@ import pytest
 import torch
 
 import matheron
-from matheron_paper import thompson_report
+from matheron_paper import thompson
 from matheron_paper.fitzhugh_nagumo import Fit, line
 from matheron_paper.sampling import NOISE, kernel
 from matheron_paper.wasserstein import flat as draws_of
@@ -176,7 +176,7 @@ def gap(what: Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], np.ndarra
 @cache
 def regret(scale: str, d: int, method: str, ell: int | None = None, kappa: int | None = None) -> np.ndarray:
     """Regret of Thompson sampling `[runs, rounds]`."""
-    rows = thompson_report.flat(records(f"thompson-{scale}"))
+    rows = thompson.flat(records(f"thompson-{scale}"))
     kept = (row for row in rows if (row["d"], row["method"], row["ell"]) == (d, method, ell))
     return np.array([row["regret"] for row in kept if row["kappa"] == (kappa or d)])
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from matheron.thompson import Minima
 from matheron_paper import Trial, experiment, run, thompson
-from matheron_paper.thompson_report import METHODS, flat, name
+from matheron_paper.thompson import METHODS, flat, strategy_name
 
 CPU = torch.device("cpu")
 SETTINGS = thompson.SCALES["tiny"]
@@ -128,7 +128,7 @@ def test_decoupled_draws_have_the_features_that_their_case_names(monkeypatch):
     watched("decoupled", 16, features="cosine")
     watched("decoupled", 16)
     assert set(seen[:3]) == {"cosine"} and set(seen[3:]) == {"sobol"}
-    names = {name(case) for case in thompson.cases(SETTINGS)}
+    names = {strategy_name(case) for case in thompson.cases(SETTINGS)}
     assert names == set(METHODS)
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from browser import opened
 from matheron.cli import app
 from matheron_paper import names
-from matheron_paper.webpage import interactive, read, write_page
+from matheron_paper.webpage import interactive, reported, write_page
 
 FILES = Path(__file__).parents[2] / "docs/results/files"
 pytest.importorskip("plotly", reason="plotly is not installed")
@@ -42,7 +42,7 @@ def test_a_file_that_is_not_understood_is_named_and_spoils_nothing(page):
 
 @pytest.mark.parametrize("file", sorted(FILES.glob("*-quick.jsonl")), ids=lambda file: file.stem)
 def test_curves_are_the_medians_of_the_table(file):
-    _, report, _ = read(file)
+    _, report, _ = reported(file)
     medians = sorted(dict(zip(report.table.columns, row, strict=True))["median"] for row in report.table.rows)
     curves = interactive(report.table).to_dict()["data"]
     shown = sorted(float(value) for curve in curves for value in curve["y"])
@@ -54,7 +54,7 @@ def test_a_later_record_of_a_trial_counts(tmp_path):
     failed = {"key": json.loads(lines[1])["key"], "error": "it failed at first"}
     file = tmp_path / "a.jsonl"
     file.write_text("\n".join([lines[0], json.dumps(failed), *lines[1:]]))
-    assert read(file)[2] == 0
+    assert reported(file)[2] == 0
 
 
 def test_the_command_says_what_is_missing(tmp_path):

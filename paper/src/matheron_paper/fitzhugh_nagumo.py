@@ -13,7 +13,7 @@ from matheron.compare.metrics import sinkhorn
 
 from . import neuron
 from .base import Experiment, Settings, Trial, scales, stable_hash
-from .neuron_simulation import FEATURES, METHODS, SETS, TIMED, learn, seconds_by_steps, simulate, unlearned
+from .neuron import FEATURES, METHODS, SETS, TIMED, learn, seconds_by_steps, simulate, unlearned
 from .report import QUARTILES, Cell, Report, Row, Rows, Table, quartiles
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ try:
 except ImportError:  # Windows has no fcntl, so that two runs at once on the same file are not noticed
     fcntl = None
 
-from .base import RefusedError
+from .base import Experiment, RefusedError, experiment
 from .report import Cell, Row
 
 FORMAT = 1
@@ -175,6 +175,23 @@ class Results:
                 f"{self.path} holds a run with other settings ({'; '.join(differences)}); runs are never mixed: use "
                 "another --out, or delete the file"
             )
+
+
+def read(path: Path, maker: Callable[[str], Experiment] = experiment) -> tuple[Row, list[Row], list[Row]]:
+    """The header of a finished file, its trials that count and ended well, and those that failed.
+
+    Of a file that a newer version of the experiment has gone on with, the trials count that count for that version; one
+    that none has is taken as it is. `maker` finds the experiment by its name.
+    """
+    header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    if not isinstance(header, dict) or header.get("matheron results") != FORMAT:
+        raise ResultsError(f"{path}: its first line is not the header of a results file")
+    of = maker(header["experiment"])
+    older = header["version"] if any("version" in line for line in lines) else None
+    # a later record of a trial replaces the earlier
+    last = {line["key"]: line for line in lines if current(line, older, of.version, of.unchanged)}.values()
+    good = [line for line in last if "error" not in line]
+    return header, good, [line for line in last if "error" in line]
 
 
 def current(record: Row, older: int | None, version: Cell, unchanged: Unchanged | None) -> bool:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
+from rich import progress as bars
 from rich.console import Console
 
 import matheron
 
 from .base import Case, Experiment, RefusedError, Settings, Trial, canonical
-from .progress import Costs, Progress, duration
 from .report import Cell, Report
 from .results import Results
 from .workers import NextBlock, Outcome, Task, cluster_threads, in_processes, in_this_process, on_cluster, usable_cores
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 MOST_WORKERS = 8
 # The longest wait for an answer from a Dask scheduler.
 PATIENCE = "5s"
+# Seconds between lines of progress if the output is not a terminal.
+_LINE_EVERY = 10.0
 
 
 @dataclass(frozen=True)
@@ -242,3 +245,68 @@ def _first_line(experiment: Experiment, scale: str, wanted: int, open_: int, wor
     if open_ < wanted:
         line += f", {wanted - open_} of them done before"
     return line + (f"; {workers} processes" if open_ and workers > 1 else "")
+
+
+class Costs:
+    """What trials have cost so far, in seconds: by case where it is known, else over all."""
+
+    def __init__(self) -> None:
+        self._by_case: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, case: Case, seconds: float) -> None:
+        self._by_case[canonical(dict(case))].append(seconds)
+
+    def _known(self, trial: Trial) -> list[float]:
+        return self._by_case.get(canonical(dict(trial.case))) or [s for known in self._by_case.values() for s in known]
+
+    def mean(self, trial: Trial) -> float:
+        known = self._known(trial)
+        return sum(known) / len(known) if known else 0.0
+
+    def longest(self, trial: Trial) -> float:
+        return max(self._known(trial), default=0.0)
+
+
+class Progress:
+    """Counts finished trials; `left` is the estimate of the seconds that remain."""
+
+    def __init__(self, console: Console, label: str, total: int) -> None:
+        self.console, self.label, self.total, self.finished = console, label, total, 0
+        self._last_line = time.monotonic()
+        columns = [bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()]
+        columns += [bars.TimeElapsedColumn(), bars.TextColumn("{task.fields[left]}")]
+        self._bar = bars.Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task(label, total=total, left="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def advance(self, left: float) -> None:
+        self.finished += 1
+        words = f"about {duration(left)} left" if self.finished < self.total else ""
+        self._bar.update(self._task, completed=self.finished, left=words)
+        due = self.finished == self.total or time.monotonic() - self._last_line >= _LINE_EVERY
+        if due and not self.console.is_terminal:
+            self._last_line = time.monotonic()
+            line = f"{self.label}: {self.finished} of {self.total} trials" + (f", {words}" if words else "")
+            self.console.print(line, highlight=False)
+
+    def part(self, of: float) -> None:
+        """That much of the next trials is done, in trials."""
+        self._bar.update(self._task, completed=self.finished + of)
+
+    def note(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        self.console.print(text, highlight=False, style="yellow", markup=False)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 40 s, 3 min, 2 h 10 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

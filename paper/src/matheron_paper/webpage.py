@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .base import MODULES, RefusedError, experiment
+from .base import RefusedError, experiment
 from .report import QUARTILES, Cell, Report, Row, Rows, Table, shown
+from .results import read
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -58,7 +59,7 @@ def _section(number: int, file: Path, folder: Path) -> tuple[str, str, bool]:
     """A results file's title, its part of the page, and whether it could be read. One bad file spoils no other."""
     name = str(file.relative_to(folder))
     try:
-        header, report, failed = read(file)
+        header, report, failed = reported(file)
     except (RefusedError, KeyError, TypeError, ValueError, IndexError) as error:
         told = f"{type(error).__name__}: {error}" if not isinstance(error, RefusedError) else str(error)
         body = f'<h2 id="{number}">{escape(name)}</h2><p class="refused">Not understood: {escape(told)}</p>'
@@ -81,20 +82,13 @@ def _section(number: int, file: Path, folder: Path) -> tuple[str, str, bool]:
     return title, body, True
 
 
-def read(file: Path) -> tuple[Row, Report, int]:
+def reported(file: Path) -> tuple[Row, Report, int]:
     """The header of a results file, its report, and how many of its trials failed."""
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
-    header, *records = [json.loads(line) for line in lines]
-    if not isinstance(header, dict) or "matheron results" not in header:
-        raise RefusedError("its first line is not the header of a results file")
-    if header.get("experiment") not in MODULES:
-        raise RefusedError(f"expected one of {', '.join(MODULES)}, got experiment {header.get('experiment')!r}")
-    of = experiment(header["experiment"])
-    last = {record["key"]: record for record in records}.values()  # a later record of a trial replaces the earlier
-    good = [record for record in last if "error" not in record]
+    header, good, failed = read(file)
     if not good:
         raise RefusedError("it has no finished trial yet")
-    return header, of.report(good, of.settings(header["scale"])), len(last) - len(good)
+    of = experiment(header["experiment"])
+    return header, of.report(good, of.settings(header["scale"])), len(failed)
 
 
 def interactive(table: Table) -> Figure:
