@@ -5,7 +5,8 @@
     (f | u)(.)  =  f(.) + sum_j v_j k(., z_j)                              the same function, given the data
 
 Numbers are drawn in one order: frequencies, phases, w, then u, then eps. They are drawn in float64 on the generator's
-device, so a CPU generator gives the same functions in any dtype on any device.
+device, so a CPU generator gives the same functions in any dtype on any device. Frequencies by leverage are computed in
+single precision, and differ between devices by its rounding.
 """
 
 from __future__ import annotations

@@ -239,8 +239,8 @@ def test_training_the_model_further_changes_nothing_that_was_drawn(name: str) ->
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_a_model_on_the_gpu_has_paths_on_the_gpu(name: str) -> None:
     model = GRADIENTS[name]()
-    on_cpu = matheron.draw(model, 2, generator=torch.Generator().manual_seed(0))(POINTS)
-    paths = matheron.draw(model.cuda(), 2, generator=torch.Generator().manual_seed(0))
+    on_cpu = matheron.draw(model, 2, features="sobol", generator=torch.Generator().manual_seed(0))(POINTS)
+    paths = matheron.draw(model.cuda(), 2, features="sobol", generator=torch.Generator().manual_seed(0))
     assert paths(POINTS.cuda()).device.type == "cuda"
     torch.testing.assert_close(paths(POINTS.cuda()).cpu(), on_cpu, rtol=1e-6, atol=1e-8)
 

@@ -70,10 +70,20 @@ def uses(paths: matheron.AbstractPaths, d: int, device: str) -> list[Tensor]:
 def test_paths_of_every_model(name):
     def of(device: str) -> list[Tensor]:
         gp = model(name)
-        paths = matheron.draw(gp.to(device, torch.float64), 5, num_features=64, generator=gen())
+        paths = matheron.draw(gp.to(device, torch.float64), 5, num_features=64, features="sobol", generator=gen())
         return uses(paths, 2, device)
 
     agree(of)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_frequencies_by_leverage_agree_to_the_rounding_of_single_precision(name):
+    """Leverage is computed in float32. Draws of ill-conditioned models differed by up to 1.3e-4 on an H200."""
+
+    def of(device: str) -> Tensor:
+        return matheron.draw(model(name).to(device, torch.float64), 5, generator=gen())(rand(7, 2, seed=3).to(device))
+
+    agree(of, 1e-3)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 5])
@@ -195,7 +205,8 @@ def test_a_fit_on_a_lattice():
 
 def test_grids_and_fields():
     axes = [torch.linspace(0, 1, 9, dtype=torch.float64), torch.linspace(0, 1, 8, dtype=torch.float64)]
-    agree(lambda on: matheron.draw(exact(on), 3, generator=gen()).on_grid([a.to(on) for a in axes]))
+    draw = partial(matheron.draw, features="sobol")
+    agree(lambda on: draw(exact(on), 3, generator=gen()).on_grid([a.to(on) for a in axes]))
 
 
 def test_roll_outs_with_actions():
