@@ -135,19 +135,9 @@ class HyperDual:
     """
 
     def __init__(self, parts: dict[int, Any]) -> None:
-        self.parts = parts
-
-    @property
-    def value(self) -> Any:
-        return self.parts[0]
-
-    @property
-    def xp(self) -> Any:
-        return _namespace(self.parts[0])
-
-    @property
-    def order(self) -> int:
-        return max(self.parts).bit_length()
+        self.parts, self.order = parts, max(parts, default=0).bit_length()
+        self.value: Any = parts.get(0)
+        self.xp = _namespace(self.value)
 
     def each(self, linear: Callable[[Any], Any]) -> HyperDual:
         """A linear map of the numbers."""
@@ -238,10 +228,10 @@ def _term(node: SimpleNamespace, z: HyperDual) -> HyperDual:
 
     def weighted(Phi: Any) -> Any:
         Phi = _namespace(Phi).broadcast_to(Phi, (*Phi.shape[:-4], g, *Phi.shape[-3:-1], c))
-        k = Phi.shape[-3]
+        *first, k, n, _ = Phi.shape
         sums = _matmul(Phi, node.weights.reshape(g, k, -1, c))  # [g, k, n, m t / k]
-        sums = sums.reshape(*sums.shape[:-1], -1, t).swapaxes(-2, -3)  # [g, k, m / k, n, t]
-        return _rows(sums.reshape(*Phi.shape[:-4], g * m, -1, t), node.place)
+        sums = sums.reshape(*first, k, n, m // k, t).swapaxes(-2, -3)  # [g, k, m / k, n, t]
+        return _rows(sums.reshape(*first[:-1], g * m, n, t), node.place)
 
     return Phi.each(weighted)
 
@@ -359,9 +349,8 @@ def _transformed(node: SimpleNamespace, x: HyperDual, inverse: bool = False) -> 
     """A transform of each coordinate, or its inverse; those outside of its mask stay as they are."""
     if node.kind == "Inverse":
         return _transformed(node.parts[0], x, not inverse)
-    inside = x if node.mask is None else x * node.mask + 0.5 * ~node.mask
-    masked = node.kind == "Masked"
-    y = _transformed(node.parts[0], inside, inverse) if masked else _WARPS[node.kind][inverse](inside, node)
+    inside, warps = (x if node.mask is None else x * node.mask + 0.5 * ~node.mask), _INVERSES if inverse else _WARPS
+    y = _transformed(node.parts[0], inside, inverse) if node.parts else warps[node.kind](inside, node)
     return y if node.mask is None else y * node.mask + x * ~node.mask
 
 
@@ -392,30 +381,23 @@ def _signed(x: HyperDual, phi: Callable[[HyperDual, Any], HyperDual], power: Any
     return phi(_map("clamp", x, 0.0, None), power) - phi(_map("relu", x * -1.0), 2 - power)
 
 
-# A transform and its inverse.
-_WARPS: dict[str, tuple[Callable[..., HyperDual], Callable[..., HyperDual]]] = {
-    "BoxCox": (
-        lambda x, node: _box_cox(_map("log", x), node.power),
-        lambda y, node: _map("exp", _log_of_inverse(y, node.power)),
-    ),
-    "Exp": (lambda x, node: _map("exp", x), lambda y, node: _map("log", y)),
-    "Kumaraswamy": (_warped, _unwarped),
-    "Log": (
-        lambda x, node: _map("log", x) * (1 / np.log(node.base)),
-        lambda y, node: _map("exp", y * np.log(node.base)),
-    ),
-    "Power": (
-        lambda x, node: _map("power", x, node.exponent),
-        lambda y, node: _map("power", y, 1 / node.exponent),
-    ),
-    "SignedExp": (
-        lambda x, node: _signed(x, lambda u, p: _map("expm1", u)),
-        lambda y, node: _signed(y, lambda u, p: _map("log1p", u)),
-    ),
-    "YeoJohnson": (
-        lambda x, node: _signed(x, lambda u, p: _box_cox(_map("log1p", u), p), node.power),
-        lambda y, node: _signed(y, lambda u, p: _map("expm1", _log_of_inverse(u, p)), node.power),
-    ),
+_WARPS: dict[str, Callable[[HyperDual, SimpleNamespace], HyperDual]] = {
+    "BoxCox": lambda x, node: _box_cox(_map("log", x), node.power),
+    "Exp": lambda x, node: _map("exp", x),
+    "Kumaraswamy": _warped,
+    "Log": lambda x, node: _map("log", x) * (1 / np.log(node.base)),
+    "Power": lambda x, node: _map("power", x, node.exponent),
+    "SignedExp": lambda x, node: _signed(x, lambda u, p: _map("expm1", u)),
+    "YeoJohnson": lambda x, node: _signed(x, lambda u, p: _box_cox(_map("log1p", u), p), node.power),
+}
+_INVERSES: dict[str, Callable[[HyperDual, SimpleNamespace], HyperDual]] = {
+    "BoxCox": lambda y, node: _map("exp", _log_of_inverse(y, node.power)),
+    "Exp": lambda y, node: _map("log", y),
+    "Kumaraswamy": _unwarped,
+    "Log": lambda y, node: _map("exp", y * np.log(node.base)),
+    "Power": lambda y, node: _map("power", y, 1 / node.exponent),
+    "SignedExp": lambda y, node: _signed(y, lambda u, p: _map("log1p", u)),
+    "YeoJohnson": lambda y, node: _signed(y, lambda u, p: _map("expm1", _log_of_inverse(u, p)), node.power),
 }
 _KINDS: dict[str, Callable[..., HyperDual]] = {
     "Affine": lambda node, x: x.each(lambda a: _matmul(a, node.M.T)) + node.b,
