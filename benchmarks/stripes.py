@@ -1,6 +1,6 @@
 """Stripes of rough fields: is a realisation's power in few waves? And what do lattices without stripes cost?
 
-    python benchmarks/stripes.py [--size 1000] [--dimensions 2] [--zoom 1] [--sizes 25]
+    python benchmarks/stripes.py [--size 1000] [--dimensions 2] [--zoom 1] [--sizes 25] [--tolerance 1e-3]
 
 A rough prior in two or three dimensions is a lattice of modes, and lattices of higher frequencies beyond them. For each
 kernel a realisation is evaluated on a grid of `--size` points along each axis of the domain, or of a part of it that is
@@ -49,7 +49,7 @@ def peaks(f: np.ndarray, octaves: int) -> list[float]:
 
 def exact(kernel: K.Kernel, n: int, d: int, side: float, seed: int) -> np.ndarray:
     """A realisation on a grid by circulant embedding: eigenvalues below zero are set to zero."""
-    size = 4 * n
+    size = (4 if n**d <= 1 << 22 else 2) * n
     lag = torch.arange(size, dtype=torch.float64)
     lag = torch.minimum(lag, size - lag) * (side / (n - 1))
     r = torch.cartesian_prod(*[lag] * d)
@@ -70,17 +70,19 @@ def seconds(call: Callable[[], object], repeats: int = 3) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def costs(prior: matheron.Paths, kernel: K.Kernel, d: int, axes: list[torch.Tensor]) -> dict[str, float]:
+def costs(
+    prior: matheron.Paths, kernel: K.Kernel, d: int, axes: list[torch.Tensor], tolerance: float
+) -> dict[str, float]:
     """Processor seconds of a prior's values, of a draw of 8 paths given 200 data, and of their values."""
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(200, d, generator=generator, dtype=torch.float64)
     gp = matheron.ExactGP(kernel, X, torch.sin(6 * X).sum(1), noise=1e-2)
-    paths = matheron.draw(gp, 8, domain=(0, 1), seed=0)
+    paths = matheron.draw(gp, 8, domain=(0, 1), tolerance=tolerance, seed=0)
     few, many = (torch.rand(n, d, generator=generator, dtype=torch.float64) for n in (100, 100_000))
     own = torch.rand(8, 200, d, generator=generator, dtype=torch.float64)
     return {
         "the prior on the grid": seconds(lambda: prior.on_grid(axes)),
-        "draw": seconds(lambda: matheron.draw(gp, 8, domain=(0, 1), seed=0)),
+        "draw": seconds(lambda: matheron.draw(gp, 8, domain=(0, 1), tolerance=tolerance, seed=0)),
         "at 100 points": seconds(lambda: paths(few)),
         "at 100,000 points": seconds(lambda: paths(many)),
         "at 200 own points": seconds(lambda: paths(own)),
@@ -104,6 +106,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1000)
     parser.add_argument("--dimensions", type=int, default=2, choices=(2, 3))
     parser.add_argument("--zoom", type=float, default=1.0)
+    parser.add_argument("--tolerance", type=float, default=1e-3, help="of the prior: a smaller one has finer lattices")
     parser.add_argument("--octaves", type=int, default=3)
     parser.add_argument("--realisations", type=int, default=3, help="medians are over these")
     parser.add_argument("--sizes", type=int, default=25, help="grids for the largest of single realisations")
@@ -114,7 +117,9 @@ def main() -> None:
         return [torch.linspace(0.3 * (1 - side), 0.3 * (1 - side) + side, n, dtype=torch.float64)] * d
 
     for name, kernel in KERNELS.items():
-        prior = matheron.draw_prior(kernel, 8, input_dim=d, domain=(0, 1), seed=0, dtype=torch.float64)
+        prior = matheron.draw_prior(
+            kernel, 8, input_dim=d, domain=(0, 1), tolerance=options.tolerance, seed=0, dtype=torch.float64
+        )
         theirs = np.median([peaks(exact(kernel, n, d, side, i), options.octaves) for i in range(count)], axis=0)
 
         def ratios(i: int, n: int, prior: matheron.Paths = prior, theirs: np.ndarray = theirs) -> np.ndarray:
@@ -127,7 +132,7 @@ def main() -> None:
             largest = np.max([ratios(i, n - i) for i in range(options.sizes)], axis=0)
             print(f"  the largest on {options.sizes} grids:", *(f"{ratio:.2f}" for ratio in largest))
         print("  variogram, over the kernel's:", *(f"{variogram(prior, kernel, h):.2f} at {h:g}" for h in (1e-3, 1e-4)))
-        times = costs(prior, kernel, d, grid(n))
+        times = costs(prior, kernel, d, grid(n), options.tolerance)
         print("  CPU s:", ", ".join(f"{what} {took:.3f}" for what, took in times.items()), flush=True)
 
 

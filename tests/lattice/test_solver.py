@@ -32,7 +32,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("head", [None, 5])
+@pytest.mark.parametrize("head", [None, 5, 0])
 @pytest.mark.parametrize("name", EXACT)
 def test_a_solve_to_a_small_tolerance_is_that_of_the_features_by_dense_algebra(name, head):
     """Given Phi w + eps = y with w standard normal, the mean is Phi_x Phi^T (Phi Phi^T + Lambda)^-1 y."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ class LatticePlanner:
         with_tail, memory_with_tail: the same in two and three dimensions, where further lattices can hold what lies
             beyond the modes, for "auto"; memory is that of all of these lattices.
         first: modes of the first lattice, where there are further ones.
+        usual_tolerance, finer: for a smaller tolerance than the usual one, the first lattice and those after it have
+            more modes, in proportion to this power of the tolerance. A tenth of the tolerance has four times the modes,
+            and waves half as long in a plane.
         plane, space: how these are made in two dimensions, and in three.
         line_memory: in one dimension there are modes alone, with more memory for their weights; where that does not do,
             no lattice.
@@ -51,6 +54,8 @@ class LatticePlanner:
     with_tail: int = 1 << 18
     memory_with_tail: int = 1 << 27
     first: int = 1 << 16
+    usual_tolerance: float = 1e-3
+    finer: float = 0.6
     plane: Shells = field(default_factory=Shells)
     space: Shells = field(default_factory=lambda: Shells(period=0.58, first_modes=5.0, growth=3.0, modes=0.55))
     line_memory: int = 1 << 30
@@ -91,7 +96,10 @@ class LatticePlanner:
         choices = [_choice(placed.basis) for placed in made]
         for placed in made:
             if placed.tail:
-                tail = self._shells(placed).lattices(placed, d)
+                k = len(placed.box.dims)
+                shells = self.space if k == 3 else self.plane
+                shells = replace(shells, shortest=shells.shortest / self._more(spec) ** (1 / k))
+                tail = shells.lattices(placed, d)
                 parts += [Coupled(basis, placed.coupling, BEYOND) for basis in tail]
                 choices.append(Choice("spectrum", sum(basis.size for basis in tail)))
         return Planned(parts, choices, rest)
@@ -126,8 +134,11 @@ class LatticePlanner:
         if spec.joint:
             one = Modes(one.largest, self.fine_joint, self.looser_joint)
         elif tailed and kind == "auto":
-            first = within(min(most // 4, self.first), int(self.memory_with_tail / self.plane.total))
-            several = Modes(within(min(most, self.with_tail), self.memory_with_tail), first=first)
+            more = self._more(spec)
+            first = within(int(more * min(most // 4, self.first)), int(more * self.memory_with_tail / self.plane.total))
+            several = Modes(
+                within(int(more * min(most, self.with_tail)), int(more * self.memory_with_tail)), first=first
+            )
             one = Modes(one.largest, within(self.fine, self.fine_memory), self.looser)
         elif tailed:
             several = several._replace(first=within(most // 4, int(self.memory / self.plane.total)))
@@ -157,8 +168,9 @@ class LatticePlanner:
         )
         return made, rest + discrete
 
-    def _shells(self, block: LatticeBlock) -> Shells:
-        return self.space if len(block.box.dims) == 3 else self.plane
+    def _more(self, spec: FeatureSpec) -> float:
+        """How many times the usual number of modes this tolerance asks for, where there are further lattices."""
+        return max(1.0, (self.usual_tolerance / spec.tolerance) ** self.finer)
 
 
 def _repeats(term: Term, input_dim: int, count: int) -> bool:

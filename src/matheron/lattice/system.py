@@ -530,7 +530,7 @@ class System:
         determined, cells = int((self.information > 1).sum()), math.prod(self.size)
         transforms = iterations * rows * 5 * cells * math.log2(max(2, cells)) * FFT_COST
         affordable = round((3 * transforms) ** (1 / 3))
-        return Head(self, min(determined, affordable, size or largest_dense(self.generator.device)))
+        return Head(self, min(determined, affordable, largest_dense(self.generator.device) if size is None else size))
 
     @property
     def effective_dimension(self) -> float:

@@ -66,9 +66,9 @@ class Shells:
 
     period: float = 0.54
     first_modes: float = 4.0
-    growth: float = 2.0
-    modes: float = 0.65
-    shortest: float = 3e-4
+    growth: float = 2.5
+    modes: float = 0.6
+    shortest: float = 7.5e-5
     inside: float = 4.0
     accuracy: float = 1e-9
 
