@@ -53,6 +53,7 @@ def test_paths_of_several_fidelities_are_saved(per_basis, tmp_path):
     paths = matheron.draw(two_fidelities(), 4, num_features=128, paths_per_basis=per_basis, seed=0)
     paths.save(tmp_path / "f")
     loaded, x = matheron.load(tmp_path / "f"), rand(7, 2, seed=2)
+    assert torch.equal(loaded(x), paths(x))
     for mine, wanted in zip(loaded.value_and_grad(x), paths.value_and_grad(x), strict=True):
         close(mine, wanted)
     more = [each.condition_on([[0.2, 1.0]], [3.0], noise=0.01, seed=1)(x) for each in (loaded, paths)]

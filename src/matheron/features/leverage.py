@@ -1,7 +1,7 @@
 """Random features where the posterior lives: importance sampling of frequencies by leverage.
 
-*Problem.* Draw a prior f = sum_i w_i phi_i with frequencies theta_i from the kernel's spectral density S. Data X turn
-it into a posterior, with weights G = (K + noise)^-1 k(X, x) at a point x. Of a wave e^{i theta . x} the data leave open
+*Problem.* A prior draw is f = sum_i w_i phi_i, with frequencies theta_i from the kernel's spectral density S. Given
+data X, with G(x) = (K + noise)^-1 k(X, x), the part of a wave e^{i theta . x} that they leave open is its residual
 
     r_theta(x) = e^{i theta . x} - G(x)^T e^{i theta . X},     Var f(x) = int S |r_theta(x)|^2 d theta + noise |G(x)|^2.
 
@@ -12,24 +12,33 @@ Data determine the smooth and heavy part of the spectrum: there r_theta is nearl
     lev(theta) = mean_x |r_theta(x)|^2 / Var f(x).
 
 With frequencies from q and amplitudes sqrt(S / q) the kernel is unbiased for every q. The squared error of a draw is
-int S^2 lev^2 / q among the data, and int S^2 / q far from them. Every weighted sum of these is least for
+int S^2 lev^2 / q among the data, and int S^2 / q far from them. Every weighted sum of these two is least for
 
     q ~ S sqrt(lev^2 + b),
 
 and b is the smallest number for which int S^2 / q stays below a bound. docs/theory.md has the choice of bounds.
 
-*Summands.* A term of a kernel is a sum of summands. The frequency of a summand is a sum of independent ones:
+*Spectrum.* Each term of a kernel is a sum of summands (`Summand`), in which a frequency is a sum of independent parts,
 
     theta = atom + sum_j r_j scale_j direction_j.
 
-The radial factors (RBF, Matern, ..) have densities of log r, which are cut into shells, and uniform directions. Atoms
-are the harmonics of Periodic, the centres of a spectral mixture, or zero, each times the monomials of linear forms.
+The atoms are the harmonics of Periodic, the centres of a spectral mixture, or zero, each times the monomials of linear
+forms. The radial factors (RBF, Matern, ..) have uniform directions and densities of log r, cut into shells of equal
+width (`cut`). So q is a table over the shells of the first factor for each atom, times one for each other factor.
 
-*Tables.* The leverage of a few hundred pilot waves, which lie along the whole spectrum, is smoothed over log r. There
-is a table over the shells of the first factor for each atom, and one for each other factor; q is their product. The
-summands share the features in proportion to the roots of their squared errors. A table serves any number of bases,
-since drawing from it is an inverse CDF. Then radii are at equal steps of the CDF, or on a Sobol net. The directions of
-a single factor in three or more dimensions are near-designs (`near_design`), rotated at random.
+*Algorithm* (`leverage`).
+
+1. Choose reference points and compute G there (`residuals.Reference`).
+2. Take a few hundred pilot waves theta_k, along the whole spectrum of every summand, with weights (`radial_pilot`).
+3. Compute |r_theta_k(x)|^2, hence Var f(x) as a weighted sum over k, and lev(theta_k) (`set_tables`).
+4. Average lev over runs of neighbouring log r, and interpolate it to the shells (`tabulated`).
+5. Find b by bisection, and with it q. The summands share the features in proportion to the roots of their squared
+   errors (`propose`).
+6. Draw from q by its inverse CDF (`Summand.waves`). Radii are at equal steps of the CDF, or on a Sobol net. The
+   directions of a single factor in three or more dimensions are near-designs, rotated at random (`even`).
+
+Steps 1 to 5 do not depend on the number of bases. The proposal q is chosen for values. Second derivatives weigh a
+frequency by theta^4: where they are not observed, their features can have heavy tails for rough kernels (Matern-5/2).
 
 *Pool.* Features of which only values are known, at reference points and data, have a leverage too. The products of all
 features of a pool sum to k. Some of them are chosen by systematic resampling with probabilities pi ~ m sqrt(lev^2 + b),

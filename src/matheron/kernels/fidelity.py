@@ -29,7 +29,7 @@ class ChebyshevFeatures(Value):
     fields = ("high", "nodes")
 
     def __init__(self, M: Tensor, high: float, nodes: int) -> None:
-        super().__init__(M=M)
+        super().__init__(M=M.contiguous())  # as it is in a file, so that a loaded path has the same last bits
         self.high, self.nodes = high, nodes
 
     def forward(self, x: Tensor) -> Tensor:
