@@ -65,10 +65,6 @@ def left_to_run(stem, trial):
     match stem:
         case "decompositions-paper":
             return number >= 6 or (number == 5 and (case["d"] > 2 or case["m"] > 256))
-        case "fitzhugh-nagumo-paper":
-            return case["part"] == "law" and number >= 4
-        case "thompson-quick":
-            return case.get("features") == "leverage"
         case "thompson-paper":
             return case.get("features") == "leverage" or case.get("kappa") == 1
     return False

@@ -277,7 +277,7 @@ def report(records: Rows, settings: Settings) -> Report:
         "ours": lambda: figure(ours, settings["num_features"]),
     }
     if all(row["together"] == 1 for row in usual):  # trials that are run together share their time
-        figures["runtimes"] = lambda: figure(usual, settings["num_features"], runtimes=True)
+        figures["runtimes"] = lambda: figure(papers, settings["num_features"], runtimes=True)
     return Report(table, figures)
 
 
