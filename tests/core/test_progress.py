@@ -79,6 +79,6 @@ def test_a_fit_says_how_many_per_cent_are_done_and_the_time_left(pictures, every
     assert shares == sorted(shares) and shares[0] == 0 and shares[-1] > 50
     assert max(b - a for a, b in itertools.pairwise(shares)) < 50
     assert any(re.search(r"\d:\d\d:\d\d", text) for text in texts)
-    assert any("50 of 80 rows: start 1 of 4" in text for text in texts)
+    assert any("50 of 80 rows: start 1 of 12" in text for text in texts)  # three short searches for each of four
     assert any("━" in text for text in texts)
     assert all(p["text/plain"] in html.unescape(p["text/html"]) for p in pictures)

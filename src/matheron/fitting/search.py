@@ -266,8 +266,11 @@ class LikelihoodSearch:
         given = [self.as_given, *([h.encode()] if self.both_units else [])]
         starts = candidates(h, count, self.generator, given, some.X, some.y)
         ranked = sorted(starts, key=lambda start: -some(start)[0])
-        tried = [by_lbfgs(some, start, s.tried_iterations) for start in ranked[: s.tried_per_start * count]]
-        return max(tried, key=lambda end: end[1])[0]
+        tried, ends = ranked[: s.tried_per_start * count], []
+        for i, start in enumerate(tried):
+            self.journal.worked(0.0, f"start {i + 1} of {len(tried)}")
+            ends.append(by_lbfgs(some, start, s.tried_iterations))
+        return max(ends, key=lambda end: end[1])[0]
 
     def _idle_as_given(self, objective: Dense, start: Tensor) -> Tensor:
         """A start in which hyperparameters without any effect have the values that the user gave.

@@ -251,13 +251,13 @@ def can_condition_on_lattice(
     X, outputs = new.sites.points, new.sites.outputs
     if len(X) > largest_factor:
         return True
-    more = variances_at(tail, X.double() - tail.origin.double(), outputs)
+    more = variances_at(tail, X.double() - tail.features.origin.double(), outputs)
     return bool((more <= largest_share * new.noise.double()).all())
 
 
 def values_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
     """Functions of a tail at data about its origin, `[s, n]`."""
-    f = tail.sums((X + tail.origin).to(tail.w)[None]).double()  # [s, t, n]
+    f = tail.sums((X + tail.features.origin).to(tail.w)[None]).double()  # [s, t, n]
     return f[:, 0] if tasks is None else f[:, tasks, torch.arange(len(X), device=X.device)]
 
 
