@@ -815,7 +815,7 @@ class Coordinates(_Recorded):
 def _make_coordinates_record(x: Coordinates) -> Record:
     """The record of a mean alone, the identity."""
     like, e = x.origin, x.num_outputs
-    identity = LinearMean(torch.eye(e, dtype=like.dtype, device=like.device), like.new_zeros(e))
+    identity = LinearMean(torch.eye(e, dtype=like.dtype, device=like.device), like.new_zeros(e)).to(like)
     origin = like.new_zeros(e) if x.input_transform is not None else like
     return Record(x.count, e, [], identity, origin, x.requires_graph(), input_transform=x.input_transform)
 
