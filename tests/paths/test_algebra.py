@@ -115,6 +115,8 @@ CASES: dict[str, tuple[AbstractFunctions, Formula]] = {
         THREE.compose(F, with_inputs=True).of(NETWORK),
         lambda x: THREE(torch.cat([NETWORK(x).expand(S, -1, -1), F(NETWORK(x))[..., None]], -1)),
     ),
+    "coordinates": (matheron.Coordinates.beside(F), lambda x: x.expand(S, -1, -1)),
+    "a warp": (matheron.Coordinates.beside(TWO) + 0.1 * TWO, lambda x: x + 0.1 * TWO(x)),
     "coordinates of a transform": (
         2 * matheron.Coordinates.beside(F).of(transforms.Affine([2.0, 0.5], 0.1)),
         lambda x: (2 * (x * torch.tensor([2.0, 0.5]) + 0.1)).expand(S, -1, -1),
