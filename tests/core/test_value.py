@@ -177,6 +177,28 @@ def test_parents_modes_and_states_may_still_change_a_value():
         setattr(paths, "prior", None)  # noqa: B010
 
 
+class Assigned(K.RBF):
+    """A user's class, whose attributes are numbers, or nothing, before they are tensors."""
+
+    power: float | torch.Tensor = 1.0
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+        self.rate, self.shift, self.power = 2.0, None, torch.ones(())
+        self.rate, self.shift = torch.as_tensor(self.rate), torch.zeros(2)
+
+    def remember(self, x: torch.Tensor) -> None:
+        self._seen = x
+
+
+def test_tensors_that_a_user_s_class_assigns_are_buffers_and_what_it_remembers_later_is_none():
+    value = Assigned()
+    assert set(value.state_dict()) == {"lengthscale", "rate", "shift"}
+    assert value.double().state_dict()["rate"].dtype == torch.float64 and value.power == 1.0
+    value.remember(X)
+    assert value._seen is X and "_seen" not in value.state_dict()
+
+
 @pytest.mark.parametrize("kind", [matheron.Outputs, matheron.Ensemble, matheron.Batch])
 def test_snapshots_are_values(kind):
     gp = matheron.ExactGP(K.RBF(0.5), [[0.0], [1.0]], [0.0, 1.0], 0.1)

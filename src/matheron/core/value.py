@@ -163,7 +163,10 @@ class Value(nn.Module, metaclass=_Frozen):
         # `training` and private names belong to torch: parent modules, hooks and the compiler set them.
         if self._frozen and name != "training" and not name.startswith("_"):
             self._keep(name)
-        if isinstance(value, Tensor) and name not in self.__dict__.get("_buffers", ()):  # a tensor of a user's class
+        # A tensor of a user's class becomes a buffer, also where the attribute was a number or None before.
+        new = name not in self.__dict__.get("_buffers", ()) and not hasattr(type(self), name)
+        if isinstance(value, Tensor) and new and not self._frozen:
+            vars(self).pop(name, None)
             super().register_buffer(name, value.clone() if isinstance(value, nn.Parameter) else value)
         else:
             super().__setattr__(name, value)
