@@ -147,6 +147,7 @@ def test_gradients_own_points_more_data_and_single_precision(name):
     torch.testing.assert_close(at_own, torch.cat([f for f, _ in each]))
     torch.testing.assert_close(slopes, torch.cat([df for _, df in each]))
     torch.testing.assert_close(paths(own), at_own)
+    assert paths(x[:0]).shape == paths(own[:, :0]).shape == paths.mean(x[:0])[None].expand(5, -1).shape == (5, 0)
     given = paths.condition_on([[0.5, 0.5]], [2.0], noise=0.0)
     torch.testing.assert_close(given([[0.5, 0.5]]), torch.full((5, 1), 2.0).double(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(paths.float()(x.detach().float()).double(), value, rtol=2e-3, atol=2e-3)

@@ -214,7 +214,7 @@ class FeatureKernel(OwnKernel):
 
     def _features(self, x: Tensor) -> Tensor:
         """`[..., n, d] -> [..., n, c]`."""
-        return MapOf(self.phi, self.tensors)(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+        return MapOf(self.phi, self.tensors)(x.reshape(-1, x.shape[-1])).unflatten(0, x.shape[:-1])
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
         left = self._features(x)
