@@ -476,7 +476,8 @@ def test_names_with_commas_are_quoted(tmp_path):
 def test_columns_that_are_constant_are_named(tmp_path):
     (tmp_path / "t.csv").write_text("a,c,y\n" + "".join(f"{i},3,7\n" for i in range(5)))
     result = run("fit", tmp_path / "t.csv", "--target", "y")
-    assert "c, y: the same in all rows" in result.output and "warning" not in result.stderr
+    assert "c: the same in all rows" in result.output and "R^2 undefined" in result.output
+    assert "the target 'y' is constant" in result.stderr
 
 
 def test_one_row_is_sampled_around_it(tmp_path):
@@ -527,8 +528,9 @@ WRONG = {
     ),
     "a folder that is not there": (["sample", "one.csv", *ONE, "--out", "no/s.csv"], 1, "no folder no"),
     "an ending that is not known": (["sample", "one.csv", *ONE, "--plot", "p.gif"], 1, "ends in .png, .pdf, .svg"),
-    "no paths in a file": (["evaluate", "one.csv", "one.csv"], 1, "not a whole safetensors file"),
+    "no paths in a file": (["evaluate", "one.csv", "one.csv"], 1, "not a complete safetensors file"),
     "no model in a file": (["sample", "one.safetensors", "--out", "s.csv"], 1, "expected a model that"),
+    "a model in place of functions": (["evaluate", "model.safetensors", "one.csv"], 1, "got a model (ExactGP); draw"),
     "a saved model's columns": (["sample", "one.safetensors", *ONE, "--out", "s.csv"], 2, "has its columns"),
     "points without a column": (["evaluate", "one.safetensors", "bad.csv"], 1, "has no column 'time'; it has a"),
     "bounds of a stranger": (["minimize", "one.csv", *ONE, "--bounds", "x=0:1"], 1, "'x' is not among the inputs"),
@@ -538,6 +540,7 @@ WRONG = {
     "nothing but empty cells": (["fit", "gaps.csv", "--target", "y"], 1, "every row has an empty cell"),
     "an input twice": (["fit", "one.csv", *ONE, "--inputs", "time,time"], 1, "expected different columns"),
     "text in the target": (["fit", "kinds.csv", "--target", "kind"], 1, "name another column with --target"),
+    "text in the target first": (["fit", "words.csv", "--target", "b"], 1, "'b' holds text"),
     "text among points to try": (["minimize", "kinds.csv", *ONE], 1, "if it names categories, add --encode kind"),
     "bounds twice": (["minimize", "one.csv", *ONE, "--bounds", "time=0:1,time=0:2"], 1, "'time' is given twice"),
     "bounds without an end": (["minimize", "one.csv", *ONE, "--bounds", "time=0:inf"], 1, "expected time=low:high"),
@@ -577,7 +580,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_mistakes_are_named_in_a_line_with_an_exit_code(case, folder, monkeypatch):
+def test_mistakes_are_named_in_a_line_with_an_exit_code(case, folder, model, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "bad.csv").write_text("a\n1\n")
     (folder / "large.csv").write_text("a,y\n1,2\n1e308,3\n")
@@ -586,6 +589,7 @@ def test_mistakes_are_named_in_a_line_with_an_exit_code(case, folder, monkeypatc
     (folder / "noday.csv").write_text("day,y\n2024-02-01,2\nsoon,3\n")
     (folder / "flat.csv").write_text("a,y\n1,2\n1,3\n")
     (folder / "gaps.csv").write_text("a,y\n1,\n,3\n")
+    (folder / "words.csv").write_text("a,b\nx,y\nz,w\n")
     command, code, words = WRONG[case]
     monkeypatch.setattr(data, "fit", lambda *_, **__: pytest.fail("a fit, before the mistake was found"))
     result = run(*command, code=code)
@@ -680,7 +684,7 @@ def test_info_names_the_columns_of_the_table(folder, tmp_path):
         run(command, tmp_path / "t.csv", "--target", "y", "--encode", "kind", *option, "--save", save, "-q")
         words = " ".join(run("info", save).output.split())
         assert "target y inputs day (days since 2024-02-20), kind (one of a, b)" in words
-        assert "8 observations" in words and "checksum OK" in words
+        assert "8 observations" in words and "checksum OK" in words and "inducing" not in words
 
 
 def test_one_of_anything_is_singular(tmp_path):

@@ -331,10 +331,10 @@ def test_a_truncated_file_is_refused_wherever_it_ends(small):
     whole = small.read_bytes()
     for end in [*range(0, len(whole), 29), len(whole) - 1]:
         small.write_bytes(whole[:end])
-        with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        with pytest.raises(ValueError, match="is not a complete safetensors file"):
             load(small)
     small.write_bytes(whole + b"\0")
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         load(small)
 
 
@@ -362,10 +362,10 @@ def test_files_of_other_kinds_are_refused_and_run_nothing(tmp_path):
     path, trace = tmp_path / "draw.safetensors", tmp_path / "trace"
     for content in (b"", b"hello, I am a text file\n", b"\xff" * 64, pickle.dumps(Mischief(trace))):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        with pytest.raises(ValueError, match="is not a complete safetensors file"):
             load(path)
     torch.save({"paths": Mischief(trace)}, path)
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         load(path)
     assert not trace.exists()
 
@@ -383,7 +383,7 @@ def test_numbers_of_a_kind_that_no_value_has_are_refused(dtype, tmp_path):
     path = tmp_path / "weights.safetensors"
     metadata = {"format": FORMAT, "tree": "{}", "checksum": ""}
     save_file({"weight": torch.zeros(2).to(dtype)}, path, metadata=metadata)
-    with pytest.raises(FileError, match="is not a whole safetensors file"):
+    with pytest.raises(FileError, match="is not a complete safetensors file"):
         load(path)
 
 

@@ -26,7 +26,7 @@ CHOICES = {  # kernel, dimensions, features, domain, what is said
     "a domain": (K.RBF(0.3), 1, 8, UNIT, " modes, kernel within"),
     "a domain in two dimensions": (K.RBF(0.3), 2, 8, UNIT, "lattice of 1"),
     "a smooth kernel in three": (K.RBF(0.5), 3, 8, UNIT, "lattice of"),
-    "a rough kernel in three": (K.Matern(1.5, 0.5), 3, 8, UNIT, "of the variance beyond them"),
+    "a rough kernel in three": (K.Matern(1.5, 0.5), 3, 8, UNIT, "of the variance left out"),
     "a short lengthscale": (K.RBF(0.01), 1, 8, UNIT, "lattice of 1"),
     "a domain in four dimensions": (K.RBF(), 4, 100, UNIT, "100 sobol"),
     "a domain in four, two of them active": (K.RBF(0.3).on([1, 3]), 4, 8, UNIT, "lattice of 1"),

@@ -42,6 +42,7 @@ def reopened(path):
     return rioxarray.open_rasterio(path).sortby("y").rename(band="path")  # type: ignore[union-attr]
 
 
+@pytest.mark.filterwarnings("error:Object at")  # of Zarr, about the file that identifies an unfinished store
 @pytest.mark.parametrize("suffix", [".zarr", ".nc", ".tif"])
 def test_what_is_read_back_is_what_was_simulated(field, tmp_path, suffix):
     field = fields.with_crs(field.assign_attrs(units="m"), "EPSG:32633")

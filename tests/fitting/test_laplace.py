@@ -380,7 +380,7 @@ def test_refusals():
         ({"y": y + 1}, L.Bernoulli(), "expected two classes, 0 and 1, got 2 different numbers, such as 2"),
         ({"y": nan}, L.Bernoulli(), "y: expected finite numbers, got 1 NaN"),
         ({"y": -y}, L.Poisson(), "y: expected counts, whole numbers from 0, got -1"),
-        ({"y": y / 2}, L.Poisson(), "got 0.5; rates are counts over an exposure"),
+        ({"y": y / 2}, L.Poisson(), "got 0.5; if these are rates, give the counts"),
         ({"y": 3 * y}, L.Binomial(2), "at most as many successes as trials, got 3 of 2"),
         ({"y": y}, L.Poisson([1.0, 2.0]), r"exposure: expected a number, or one per outcome \[60\], got \[2\]"),
         ({"y": y}, L.StudentT(), "scale: StudentT has none yet"),

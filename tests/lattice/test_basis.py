@@ -96,7 +96,7 @@ def test_variance_is_kept_where_modes_are_too_few():
         assert kernel_error(features, kernel, points(1)).diagonal(dim1=1, dim2=2).abs().max() < 0.02
         (choice,) = features.choices
         assert choice.left_out is not None and 0.01 < choice.left_out * count / 33 < 1
-        assert "of the variance beyond them" in features.description
+        assert "of the variance left out" in features.description
 
 
 @pytest.mark.parametrize("domain", [(-3.0, 5.0), (1e4, 1e4 + 0.5)])

@@ -126,12 +126,12 @@ def read_dataset(
     )
     for name, (unit, since) in columns.dates.items():
         voice.say(f"{name}: dates, as {unit} since {since}")
-    X = columns.matrix(frame, source)
     beside = remark = None
     if outcomes is None:
         y = numbers(frame, target, source, "correct these cells, or name another column with --target")
     else:
         y, beside, remark = outcomes.read(frame, target, source)
+    X = columns.matrix(frame, source)
     whole = np.isfinite(X).all(1) & np.isfinite(y)
     whole &= True if beside is None else np.isfinite(beside)
     if remark is not None:
@@ -163,6 +163,9 @@ def read_dataset(
     constant = [name for name, column in named if not np.ptp(column)]
     if len(cells) > 1 and set(columns.names) <= set(constant):
         raise ValueError(f"{source}: no input varies; the target cannot depend on {', '.join(chosen)}")
+    if len(cells) > 1 and target in constant:
+        voice.warn(f"the target {target!r} is constant, so the fitted hyperparameters are not meaningful")
+        constant.remove(target)
     if len(cells) > 1 and constant:
         voice.say(f"{', '.join(constant)}: the same in all rows, so the data have no information about its effect")
     kinds = {name: kind for name in plain if name not in columns.dates and (kind := _whole_kind(frame[name]))}
@@ -292,7 +295,7 @@ def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, TableData]:
     whole, notes = load(file), read_notes(file)
     gp = whole.gaussian if isinstance(whole, LatentGP) else whole
     if not isinstance(gp, ExactGP) or "inputs" not in notes:
-        raise ValueError(f"{file}: expected a model that `matheron fit --save` wrote, got a file of something else")
+        raise ValueError(f"{file}: expected a model that `matheron fit --save` wrote, got {_contents(whole)}")
     X, y = gp.train_inputs.double(), gp.train_targets.double()
     X = X if gp.input_transform is None else gp.input_transform.inverse(X)
     y = y if gp.output_transform is None else gp.output_transform(y)
@@ -302,12 +305,20 @@ def loaded_model(file: Path) -> tuple[ExactGP | LatentGP, TableData]:
     return gp, TableData(columns, target, X, y)
 
 
+def _contents(value: object) -> str:
+    """Say in words what a saved file holds."""
+    if isinstance(value, AbstractPaths):
+        return "functions"
+    return f"a model ({type(value).__name__})" if isinstance(value, ExactGP | LatentGP) else type(value).__name__
+
+
 def loaded_paths(file: Path) -> tuple[AbstractPaths, EncodedColumns, str, Likelihood | None]:
     """Load paths that `matheron sample --save` or `paths.save` wrote. Columns without names are x0, x1, ..."""
     paths, notes = load(file), read_notes(file)
     if not isinstance(paths, AbstractPaths):
         raise ValueError(
-            f"{file}: expected functions that `matheron sample --save` wrote, got a file of something else"
+            f"{file}: expected functions that `matheron sample --save` wrote, got {_contents(paths)}; draw functions "
+            "from a model with: matheron sample MODEL --save draw.safetensors"
         )
     if paths.num_outputs > 1:
         raise ValueError(f"{file}: expected functions with one output, got {paths.num_outputs} outputs")

@@ -98,12 +98,13 @@ def _lines(value: Value) -> list[tuple[str, str]]:
     if not isinstance(value, PriorPlusUpdate):
         return [("holds", " ".join(repr(value).split())), ("numbers", numbers)]
     update, inputs = value.update, many(value.input_dim, "input")
+    centres = [(update.num_inducing, "inducing point"), (update.num_data, "observation")]
     lines = [
         ("holds", f"{many(value.num_paths, 'path')} of {inputs} and {many(value.num_outputs, 'output')}"),
         ("kernel", repr(update.kernel)),
         ("mean", repr(value.mean_function)),
         ("prior", f"{value.prior.features.description}; bases: {value.prior.num_bases}"),
-        ("update", f"{many(update.num_inducing, 'inducing point')}, {many(update.num_data, 'observation')}"),
+        ("update", ", ".join(many(n, what) for n, what in centres if n) or "none"),
     ]
     for name in ("input_transform", "output_transform"):
         if (transform := getattr(value, name)) is not None:

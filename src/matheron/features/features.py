@@ -151,9 +151,9 @@ class Choice(NamedTuple):
             return self.kind
         left_out = self.left_out or 0.0
         if self.kind == "lattice":
-            beyond = f", {left_out:.1g} of the variance beyond them" if left_out > 1e-12 else ""
+            truncated = f", {left_out:.1g} of the variance left out" if left_out > 1e-12 else ""
             modes = " x ".join(map(str, self.modes or ()))
-            return f"lattice of {modes} modes, kernel within {self.error:.1g}{beyond}"
+            return f"lattice of {modes} modes, kernel within {self.error:.1g}{truncated}"
         how = {
             "leverage": "by leverage",
             "spectrum": "beyond the modes",

@@ -235,7 +235,7 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
     xr, dask = need("xarray"), need("dask")
     temporary = path.with_name(f".{path.name}.new{path.suffix}")
     try:
-        with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=False) as opened:
+        with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=True) as opened:
             dataset = opened[names]  # in the order of the variables, which a store does not keep
             if path.suffix == ".nc":
                 dataset = dataset.drop_encoding()

@@ -126,7 +126,11 @@ class LeaveOneOut:
     def lines(self) -> list[str]:
         """The scores in words, a line per output."""
         each = zip(*(x.detach().reshape(-1).tolist() for x in (self.rmse, self.r_squared, self.coverage)), strict=True)
-        return [f"RMSE {e:.3g}, R^2 {r:.3g}, 95% intervals cover {c:.1%}" for e, r, c in each]
+        explained = "undefined (the observations do not vary)"
+        return [
+            f"RMSE {e:.3g}, R^2 {explained if math.isnan(r) else f'{r:.3g}'}, 95% intervals cover {c:.1%}"
+            for e, r, c in each
+        ]
 
     def __repr__(self) -> str:
         lines = self.lines()

@@ -454,8 +454,8 @@ def _check_counts(y: Tensor) -> None:
     wrong = y[y != y.round()]
     if len(wrong):
         raise ValueError(
-            f"y: expected counts, whole numbers from 0, got {float(wrong[0]):g}; rates are counts over an exposure: "
-            "give the counts, and exposure="
+            f"y: expected counts, whole numbers from 0, got {float(wrong[0]):g}; if these are rates, give the "
+            "counts instead, with their areas or times as the exposure"
         )
 
 
