@@ -105,7 +105,7 @@ def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Va
             tensors = {name: torch.from_numpy(file.get_tensor(name)).clone() for name in names}
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         # TypeError and AttributeError come from unknown dtypes
-        raise FileError(f"{path} is not a complete safetensors file (truncated, or of another kind): {error}") from error
+        raise FileError(f"{path} is not a complete safetensors file (truncated, or another kind): {error}") from error
     if metadata.get("format") != FORMAT:
         raise FileError(
             f"{path} is a safetensors file but not one of ours: format {metadata.get('format')!r}, not {FORMAT!r}"
@@ -126,7 +126,7 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Json]:
         with safe_open(Path(path), framework="pt") as file:
             notes = json.loads((file.metadata() or {}).get("notes", "{}"))
     except (SafetensorError, OSError, ValueError) as error:
-        raise FileError(f"{path} is not a complete safetensors file (truncated, or of another kind): {error}") from error
+        raise FileError(f"{path} is not a complete safetensors file (truncated, or another kind): {error}") from error
     return notes if isinstance(notes, dict) else {}
 
 

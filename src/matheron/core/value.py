@@ -39,9 +39,10 @@ class Value(nn.Module, metaclass=_Frozen):
     A value is never changed: `to`, `float`, `double` and `replaced` return new ones, and writing an attribute raises.
     There are two exceptions, which write in place: a parent module that is moved, and `load_state_dict`.
 
-    Tensors are buffers, also those that are assigned, and parts are submodules, so that `state_dict`, `deepcopy` and
-    pickling include all of it. What is neither (an order, a list of dimensions) is named in `fields` and must be JSON.
-    Those three together are all that a Value is: `mapped` copies them and `core/saving.py` writes them.
+    Tensors are buffers, also those that are assigned as attributes, and parts are submodules. So `state_dict`,
+    `deepcopy` and pickling include all of a value. Other attributes (an order, a list of dimensions) are named in
+    `fields` and must be JSON. A value consists of these three kinds of members alone: `mapped` copies them and
+    `core/saving.py` writes them.
     """
 
     fields: ClassVar[tuple[str, ...]] = ()
@@ -59,7 +60,7 @@ class Value(nn.Module, metaclass=_Frozen):
     _frozen: bool = False
 
     def __init__(self, **members: ArrayLike | nn.Module | None) -> None:
-        """The first tensors and parts of the value, by name; None is a tensor that is not there."""
+        """Set the initial tensors and parts by name. None stands for an optional tensor that is absent."""
         super().__init__()
         # This does what register_load_state_dict_post_hook, register_buffer and add_module do, but without a handle and
         # without checks of the names. Assigning a part by its attribute takes five times as long.
@@ -137,7 +138,7 @@ class Value(nn.Module, metaclass=_Frozen):
         return self.to(torch.device("cuda", device) if isinstance(device, int) else device or "cuda")
 
     def owned(self) -> Self:
-        """A copy that shares no memory, no graph and no mode of torch with anything else."""
+        """Return a copy that shares no memory and no autograd graph with other tensors, and is no inference tensor."""
         with outside():
             return self.mapped(lambda b: plain(b).clone())
 
@@ -147,10 +148,11 @@ class Value(nn.Module, metaclass=_Frozen):
         return fields
 
     def check(self) -> None:
-        """ValueError where parts from a file or a state_dict do not fit together; called before `restore`."""
+        """Raise a ValueError if parts from a file or a state_dict do not fit together. It is called before
+        `restore`."""
 
     def restore(self) -> None:
-        """Make again what follows from the buffers and is not saved; called once they are in place."""
+        """Recompute what is derived from the buffers and not saved. It is called after the buffers have been loaded."""
 
     def _load_from_state_dict(self, state_dict, prefix: str, local_metadata: dict[str, object], *args) -> None:
         # Buffers are replaced and never written into, because other values may share their memory.
@@ -220,7 +222,8 @@ class Value(nn.Module, metaclass=_Frozen):
         return f"{type(self).__name__}({', '.join([*parts, *named])})"
 
     def __dir__(self) -> list[str]:
-        """What users call: members of torch and of this library's own use work, and are not listed."""
+        """List what users call. Members of `torch.nn.Module` and those for the library's own use can be called, but are
+        not listed."""
         kinds = [kind for kind in type(self).__mro__ if issubclass(kind, Value)]
         own = {name for kind in kinds for name in vars(kind)}
         own |= {*self._buffers, *self._modules, *vars(self), "state_dict", "load_state_dict"} - {"training"}
@@ -279,6 +282,7 @@ class Parts(Value, Generic[V]):
 
 
 def in_own_memory(tensor: Tensor) -> Tensor:
-    """The tensor from the start of memory of its own: the last bit of a product depends on where its factors begin."""
+    """Return the tensor, copied if it is a view into larger memory. The last bit of a product depends on the alignment
+    of its factors."""
     whole = tensor.is_contiguous() and tensor.storage_offset() == 0
     return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)

@@ -43,7 +43,8 @@ class Basis(Value):
 
     @property
     def width(self) -> int:
-        """Numbers that one point needs while its sums are taken: what blocks of points are cut by."""
+        """The number of floats that one point needs while its sums are computed. It decides the size of blocks of
+        points."""
         return min(self.size, LARGEST_WIDTH)
 
     def scales(self) -> Tensor:
@@ -63,7 +64,8 @@ class Basis(Value):
         """The sums `[B, r, n]` and their gradients in x `[B, r, n, d]`; not for autograd."""
 
     def pieces(self, width: int) -> Iterator[tuple[Basis, slice | Tensor]]:
-        """The basis in pieces of at most `width` functions, and which weights go with each; whole if it has none."""
+        """The basis in pieces of at most `width` functions, with the weights that belong to each; one piece if it
+        cannot be divided."""
         yield self, slice(None)
 
     def sums(self, x: Tensor, W: Tensor, gradient: bool) -> Sums:
@@ -301,7 +303,8 @@ class Canonical(Basis):
         return CanonicalSlopes(self.kernel, z, z.new_zeros(len(z), 0, d), direction.to(z)[None]), W
 
     def _shared_vjp(self, x: Tensor, W: Tensor, G: Tensor) -> Tensor:
-        """sum_j H_j dk(x, z_j)/dx, H = G^T W: of a radial kernel slopes and products, of others a problem per point."""
+        """sum_j H_j dk(x, z_j)/dx with H = G^T W. For radial kernels these are products with slopes; for others, each
+        point is a problem of its own."""
         H = feature_cotangents(W, G)  # [n, c]
         total = self._radial_slopes(x[0], H)
         if total is None:

@@ -1,7 +1,8 @@
 """How paths are computed: evaluators that each take some of the terms of a record, and blocks that take the rest.
 
-A record's evaluators are chosen once for each kind of points. Each in turn says which terms it computes there and
-leaves the others to the next. So one unusual term does not keep the rest from a fast way. The parts add up.
+The evaluators of a record are chosen once for each kind of points. Each in turn states which terms it computes there
+and leaves the others to the next. So one unusual term does not prevent a fast evaluation of the rest. The results are
+added.
 
 Blocks take what is left at the end. A block is some of the points (and, where each path has its own, some of the
 paths). Its basis functions are made, used in one product for all paths, and dropped. Nothing of size [s, n, ell] or
@@ -45,15 +46,16 @@ class Evaluator(ABC):
 
     @abstractmethod
     def take(self, record: Record, points: Points) -> tuple[Record | None, Record | None]:
-        """What it computes of a record at points of this kind, and the rest; None where there is none.
+        """Split a record into the terms that this evaluator computes at points of this kind, and the rest. A part
+        without terms is None.
 
-        Both are records (see `Record.parted`), and the mean goes with one of them. The methods below are given what was
-        taken.
+        Both parts are records (see `Record.parted`), and the mean belongs to one of them. The methods below get the
+        first part.
         """
 
     @abstractmethod
     def values(self, record: Record, x: Tensor) -> Tensor:
-        """What was taken, at inner points `[1 or s, n, d]`: `[s, n, t]`."""
+        """Values `[s, n, t]` of the terms that were taken, at inner points `[1 or s, n, d]`."""
 
     @abstractmethod
     def values_and_gradients(self, record: Record, x: Tensor, of: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -65,7 +67,7 @@ class Evaluator(ABC):
 
 
 def register(evaluator: Evaluator) -> None:
-    """Ask an evaluator for the terms that it takes, after those that were registered before and ahead of blocks."""
+    """Add an evaluator to the list. It is asked after those that were registered before, and before blocks."""
     EVALUATORS.insert(len(EVALUATORS) - 1, evaluator)
 
 
@@ -96,7 +98,8 @@ _PARTS: dict[Points, Callable[[Record], list[tuple[Evaluator, Record]]]] = {
 
 
 def record_shares_work(record: Record) -> bool:
-    """Whether several functions at the same points cost less than each alone: their basis is computed once."""
+    """Whether several functions at the same points cost less together than one by one, because their basis is computed
+    once."""
     return any(evaluator.shares_work for evaluator, mine in record.derived(_PARTS["shared"]) if mine.terms)
 
 
@@ -166,7 +169,7 @@ class Blocks(Evaluator):
         return record.derived(one_sum_each) if alone else record, None
 
     def values(self, record: Record, x: Tensor) -> Tensor:
-        """All terms and the mean, `[s, n, t]`, in a graph where x or the record is in one.
+        """All terms and the mean, `[s, n, t]`, in an autograd graph if x or the record is in one.
 
         Shared points are cut along n, own points along s and n.
         """

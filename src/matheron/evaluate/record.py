@@ -1,4 +1,4 @@
-"""Record: all that an evaluator may know of paths, and the terms that paths are sums of.
+"""Record: what evaluators are given of paths. Also the terms whose sum a path is.
 
 Points are `[1, n, d]`, shared by all paths, or `[B, n, d]`, each path's own; sums are `[s, t, n]`, and with gradients a
 pair with `[s, t, n, d]`. Paths build their record once, and again when their tensors have changed.
@@ -30,8 +30,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Value)
 R = TypeVar("R")
 
-# Which paths have these points: a slice of them, or the path of each problem `[B]`. None stands for all, at shared
-# points.
+# The paths that are evaluated at these points: a slice, or the path of each problem `[B]`. None stands for all paths at
+# shared points.
 Which = slice | Tensor | None
 
 
@@ -145,10 +145,11 @@ class WeightedSum(PathTerm):
 
 
 def _merged_if_equal(W: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights `[1, r, c]` and cotangents `[1, r, n]` with the same vector-Jacobian product, in one row if possible.
+    """Weights `[1, r, c]` and cotangents `[1, r, n]`, reduced to one row with the same vector-Jacobian product if
+    possible.
 
-    The cotangents of a sum or a mean over paths and points are the same at all points. Where that is so, the product is
-    the gradient of one function with the weights sum_r G_r W_r.
+    The cotangents of a sum or a mean over paths and points are equal at all points. In this case the product is the
+    gradient of one function, whose weights are sum_r G_r W_r.
     """
     if G.device.type != "cpu" or G.shape[1] == 1 or not bool((G == G[..., :1]).all()):
         return W, G
@@ -184,13 +185,14 @@ def _concatenated(parts: list[Sums]) -> Sums:
 
 
 def of_each(function: Callable[[Tensor], Tensor], out: Sums) -> Sums:
-    """A function of the sums, and of their gradients where there are any."""
+    """Apply a function to the sums, and to their gradients if there are any."""
     return (function(out[0]), function(out[1])) if isinstance(out, tuple) else function(out)
 
 
 @dataclass(eq=False)
 class Record:
-    """s functions of t outputs, mean + the sum of the terms, in the model's own space; and what leads there and back.
+    """s functions of t outputs: mean + the sum of the terms, in the model's own space, and the transforms to and from
+    that space.
 
     `origin` `[d]` is that of the Fourier terms, `domain` `[2, d]` where the functions are right (None: everywhere).
     """
@@ -215,7 +217,8 @@ class Record:
         return self.origin.dtype
 
     def parted(self, taken: Sequence[PathTerm], with_mean: bool) -> tuple[Record, Record | None]:
-        """The record of some of the terms, with the mean or without, and that of the rest; None where none is left."""
+        """Split the record in two: some of the terms, with or without the mean, and the rest. A part without terms is
+        None."""
         zero = ConstantMean().to(self.origin)
         mine = replace(self, terms=taken, mean=self.mean if with_mean else zero)
         left = [term for term in self.terms if not any(term is other for other in taken)]
@@ -224,7 +227,7 @@ class Record:
         return mine, replace(self, terms=left, mean=zero if with_mean else self.mean)
 
     def derived(self, make: Callable[[Record], T], key: Hashable = None) -> T:
-        """What `make` makes of this record: once, or once per key. It lives as long as the record."""
+        """The result of `make(record)`, which is computed once (or once for each key) and stored with the record."""
         name = make if key is None else key
         try:
             return cast(T, self._derived[name])
@@ -243,7 +246,8 @@ class Record:
         return f if self.output_transform is None else self.output_transform(f)
 
     def chained(self, x: Tensor, f: Tensor, df: Tensor) -> tuple[Tensor, Tensor]:
-        """Values and gradients of the inner functions as those of the whole, at outer points x."""
+        """Apply the chain rule: from values and gradients of the inner functions to those of the transformed functions
+        at outer points x."""
         if self.input_transform is not None:
             df = self.input_transform.vjp(x, df)
         if self.output_transform is not None:
@@ -264,11 +268,12 @@ class Record:
 
     @cached_property
     def _with_slopes(self) -> int:
-        """How many times more numbers sums need where their gradients are taken."""
+        """The factor by which sums need more memory if gradients are computed too."""
         return 1 + self.input_dim if any(term.by_coordinate for term in self.terms) else 2
 
     def width(self, x: Tensor, gradient: bool = False) -> int:
-        """Numbers held per point (and per path, where each has its own): the widest term, and the sums."""
+        """The number of floats held per point (per point and path, for own points): those of the widest term and of the
+        sums."""
         slopes = self._with_slopes if gradient else 1
         if len(x) == 1:
             return (self._widest + self.num_paths * self.num_outputs) * slopes
@@ -337,10 +342,11 @@ def inner_points(x: Tensor, transform: Transform | None, domain: Tensor | None) 
 
 
 class Recorder(Generic[M, R]):
-    """The record of each module, made by `make` when first asked for, and again when the module's tensors change.
+    """Stores the record of each module. It is made by `make` when first used, and again after the module's tensors have
+    changed.
 
-    The one place where something is kept that follows from tensors. A record in a graph, or under a transform of
-    torch.func that the module itself belongs to, is made for every call.
+    This is the only cache of values derived from tensors. A record that is in an autograd graph, or under a transform
+    of torch.func to which the module itself belongs, is made for every call.
     """
 
     def __init__(self, make: Callable[Concatenate[M, ...], R]) -> None:
@@ -348,7 +354,7 @@ class Recorder(Generic[M, R]):
         self.made: WeakKeyDictionary[M, tuple[R, list[Source]]] = WeakKeyDictionary()
 
     def __call__(self, module: M, *more: object) -> R:
-        """The record of a module; `make` is given `more`, which must follow from the module."""
+        """Return the record of a module. `make` is called with `more`, which must be determined by the module."""
         known = self.made.get(module)
         if known is not None and _unchanged(known[1]):
             return known[0]

@@ -77,7 +77,7 @@ class Scaled(Around):
 
 
 class _Composite(Kernel):
-    """A kernel of several, nested ones of the same kind taken apart."""
+    """Base of `Sum` and `Product`: nested operands of the same kind are flattened."""
 
     def __init__(self, *kernels: Kernel) -> None:
         super().__init__()
@@ -390,7 +390,7 @@ def _factor(kernel: Kernel) -> str:
 
 
 def _gathered(terms: list[Term]) -> list[Term]:
-    """The same sum in fewer terms: those that are stationary and nothing else become one mixture."""
+    """Combine the terms that are only stationary into one mixture. The sum of the terms stays the same."""
     plain, others = [], []
     for t in terms:
         (plain if t.stationary and not (t.forms or t.own) and t.coupling is None else others).append(t)
@@ -405,7 +405,7 @@ def _where(directions: Sequence[Tensor], mine: Sequence[bool], which: bool) -> l
 
 
 def _own(K: Tensor) -> Tensor:
-    """K in memory of its own: a Constant's or an output's matrix may be one number, expanded."""
+    """Return a copy of K if its entries share memory: the matrix of a `Constant` may be one number that is expanded."""
     return K.clone() if 0 in K.stride() else K
 
 

@@ -37,8 +37,8 @@ class Kernel(Value):
     `k / 2`, `k + 1`, `k ** 2`, `sum([k1, k2])`, `k.on([0, 2])`. Hyperparameters are float64 buffers until
     a draw fixes the dtype.
 
-    A kernel of one's own has `forward`, and says what its prior can be made of. That is a spectrum, by `terms` (in
-    subclasses of `Stationary` and `Radial`, by `measure`), or features of its own, by `features`.
+    A kernel of one's own defines `forward`, and states how its prior is represented. That is a spectrum (`terms`, or
+    `measure` in subclasses of `Stationary` and `Radial`), or random features of its own (`features`).
 
     >>> from matheron import kernels
     >>> k = 2.0 * kernels.RBF(0.5) + kernels.Linear()
@@ -46,17 +46,18 @@ class Kernel(Value):
     (True, torch.Size([2, 1]))
     """
 
-    # The units of its own tensors, by name: "x" (the unit of a column), "1/x", "y^2" (the square of the targets' unit)
-    # or "y^2/x^2". A tensor that is not named has no unit.
+    # The units of the kernel's own tensors, by name: "x" (the unit of a column), "1/x", "y^2" (the square of the
+    # targets' unit) or "y^2/x^2". A tensor that is not named has no unit.
     units: ClassVar[Mapping[str, str]] = {}
-    # Whether its columns are whole numbers, which are categories or counts. They are then never rescaled.
+    # Whether the kernel's inputs are whole numbers, such as categories or counts. They are then never rescaled.
     whole: ClassVar[bool] = False
-    # Whether its own features are few and not random. In a product with another kernel, each is then multiplied by each
-    # feature of the other.
+    # Whether the features of this kernel are few and not random. In a product with another kernel, each of them is then
+    # multiplied by each feature of the other.
     finite: ClassVar[bool] = False
-    # Whether its own features are known to be features of k. If not, a draw compares them with k at some of the data.
+    # Whether the features are known to be those of k. If not, a draw compares their products with k at some of the
+    # data.
     checked: ClassVar[bool] = False
-    # The names of its own tensors that can be negative. `matheron.fit` keeps the others positive.
+    # The names of the kernel's tensors that can be negative. `matheron.fit` keeps the others positive.
     signed: Sequence[str] = ()
 
     @abstractmethod
@@ -87,13 +88,13 @@ class Kernel(Value):
         several = len(left) + len(right) > 1
 
         def at(z: Tensor) -> Tensor:
-            """Row j of what is returned follows from z_j alone."""
+            """Row j of the result depends on z_j alone."""
             return derivative_along(lambda x: self.forward(x, z), x, left, several).mT
 
         return derivative_along(at, z, right, several).mT
 
     def smoothness(self, input_dim: int) -> list[float]:
-        """How many mean-square derivatives its functions have in each coordinate."""
+        """The number of mean-square derivatives that functions of this kernel have in each coordinate."""
         if self.whole:  # between whole numbers there are no derivatives
             return [0.0] * input_dim
         each = [part.smoothness(input_dim) for _, part in self.operands()]
@@ -121,15 +122,17 @@ class Kernel(Value):
         return torch.ones((), dtype=torch.float64, device=next(self.buffers(), torch.empty(0, device="cpu")).device)
 
     def features(self, num_features: int, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """phi, a map from points `[n, d]` to features `[n, c]` whose products phi(x) . phi(x') have k as their mean.
+        """Draw phi, a map from points `[n, d]` to features `[n, c]`; the expectation of phi(x) . phi(x') is k(x, x').
 
-        It is drawn anew for every basis, with random numbers from the generator; c may differ from `num_features`.
+        It is called once for every basis, and takes its random numbers from the generator; c may differ from
+        `num_features`.
         """
         raise NotImplementedError
 
     @property
     def by_own_features(self) -> bool:
-        """Whether its prior is made of features of its own: then its points are neither centred nor scaled."""
+        """Whether the prior is represented by the kernel's own `features`. Its points are then neither centred nor
+        scaled."""
         return type(self).features is not Kernel.features and not self.operands()
 
     def measure(self, input_dim: int) -> SpectralMeasure:
@@ -141,9 +144,10 @@ class Kernel(Value):
         )
 
     def nearest(self, x: Tensor) -> Tensor:
-        """The points of its space nearest to points of R^d, `[..., d]`: nodes are whole numbers, a sphere has a radius.
+        """Project points of R^d, `[..., d]`, onto the kernel's space: for example to whole numbers (nodes of a graph)
+        or to a sphere.
 
-        Frequencies are chosen by what the posterior leaves open at such points. By default all of R^d is the space.
+        Leverage is computed at such points. By default the space is all of R^d.
         """
         for _, part in self.operands():
             x = part.nearest(x)
@@ -156,20 +160,20 @@ class Kernel(Value):
 
     @property
     def num_outputs(self) -> int:
-        """How many tasks the kernel couples; 1 but for Coregional and what is made of it."""
+        """The number of outputs that the kernel couples: 1, except for `Coregional` and kernels that contain one."""
         return max((part.num_outputs for _, part in self.operands()), default=1)
 
     def of_one_scale(self, dims: list[int]) -> list[int]:
-        """Those of its columns that must be scaled alike: several of them share a hyperparameter."""
+        """The columns that must have the same scale, because several of them share a hyperparameter."""
         shared = [name for name, unit in self.units.items() if "x" in unit and getattr(self, name).numel() == 1]
         return dims if shared else []
 
     def operands(self) -> list[tuple[str, Kernel]]:
-        """The kernels that this one is made of, and where: what their tensors' names begin with."""
+        """The kernels that this one consists of, each with the prefix of its tensors' names."""
         return [(f"{name}.", part) for name, part in self._modules.items() if isinstance(part, Kernel)]
 
     def inner_dims(self, dims: list[int]) -> list[int]:
-        """The columns that those kernels see, of the columns `dims` that this one sees."""
+        """The columns that the operands depend on, if this kernel is applied to the columns `dims`."""
         return dims
 
     def radial_parts(self, input_dim: int) -> list[RadialPart] | None:
@@ -239,7 +243,7 @@ class Kernel(Value):
 
 
 class Stationary(Kernel):
-    """k(x, x) = 1, and one term: itself.
+    """Base of stationary kernels with k(x, x) = 1. Such a kernel is a single term.
 
     >>> from matheron import kernels
     >>> isinstance(kernels.RBF(), kernels.Stationary), isinstance(kernels.Linear(), kernels.Stationary)
@@ -259,7 +263,7 @@ class Stationary(Kernel):
 
 
 class SpectralMeasure(ABC):
-    """What features need to know of a stationary kernel: where its frequencies lie.
+    """The spectral measure of a stationary kernel: the distribution of its frequencies.
 
     A kernel with k(x, x) = 1 is k(x - x') = E cos(theta . (x - x')), theta drawn from its spectral measure (Bochner's
     theorem). `frequencies` maps uniforms `[..., num_uniforms]` to frequencies `[..., input_dim]`, in radians a unit of
@@ -275,12 +279,14 @@ class SpectralMeasure(ABC):
         """Frequencies `[..., d]` from uniforms `[..., p]` in (0, 1); differentiable in the hyperparameters."""
 
     def importance(self, U: Tensor) -> Tensor | None:
-        """Weights `[...]` that are one in value and carry the gradient of what no map of uniforms can (a discrete
-        choice, a Gamma's shape): density / density.detach(). None where there is nothing of the kind."""
+        """Weights `[...]` whose value is one: density / density.detach(). Their gradient is that of the log density in
+        hyperparameters that no map of uniforms is differentiable in, such as a Gamma's shape. None if there are no such
+        hyperparameters."""
         return None
 
     def atoms(self) -> tuple[Tensor, Tensor] | None:
-        """A discrete measure's frequencies `[a, d]` and masses `[a]`, all but 1e-15 of it; None where not discrete."""
+        """The frequencies `[a, d]` and masses `[a]` of a discrete measure, up to a mass of 1e-15. None if the measure
+        is not discrete."""
         return None
 
     @property
@@ -295,9 +301,9 @@ class SpectralMeasure(ABC):
     def density(self, theta: Tensor) -> Tensor | None:
         """S(theta) `[...]` at frequencies `[..., d]`, with respect to volume in the coordinates `density_dims`.
 
-        It is that of the symmetric measure, S(theta) = S(-theta), and k(r) is the integral of S(theta) cos(theta . r);
-        differentiable in the hyperparameters. None where there is no density: atoms, sums of measures on different
-        coordinates, convolutions without a closed form.
+        The density is that of the symmetric measure, S(theta) = S(-theta), and k(r) is the integral of S(theta)
+        cos(theta . r). It is differentiable in the hyperparameters. It is None for atoms, sums of measures on different
+        coordinates, and convolutions without a closed form.
 
         >>> from matheron import kernels
         >>> import torch
@@ -358,7 +364,7 @@ class Term:
 
 
 def same_coupling(a: Tensor | None, b: Tensor | None) -> bool:
-    """Whether two couplings B are one, so that their functions may share a root of it."""
+    """Whether two couplings B are equal, so that their functions may share a root of B."""
     if a is b:
         return True
     if a is None or b is None or a.requires_grad or b.requires_grad or transformed():
@@ -367,7 +373,7 @@ def same_coupling(a: Tensor | None, b: Tensor | None) -> bool:
 
 
 def coupled_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
-    """The covariance `[n, m]` of what is observed at sites a and b, of given outputs, or of functionals.
+    """The covariance `[n, m]` of the observations at sites a and b: values of given outputs, or functionals.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -391,7 +397,7 @@ def coupled_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
 
 
 def coupled_diagonal(kernel: Kernel, sites: Observed) -> Tensor:
-    """The variance `[n]` of what is observed at each of some sites.
+    """The variance `[n]` of the observation at each site.
 
     >>> import torch
     >>> from matheron import Sites, kernels

@@ -46,7 +46,7 @@ class Radial(Stationary):
 
     @abstractmethod
     def radial(self, r2: Tensor) -> Tensor:
-        """g(r^2). It may use the memory of `r2` where no gradient is needed."""
+        """g(r^2). It may overwrite `r2` if no gradient is needed."""
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         """g'(r^2), zero where it is infinite (coincident points of a rough kernel)."""
@@ -64,8 +64,8 @@ class Radial(Stationary):
         """The derivative of g(r^2) of some order, in memory of its own; where it is infinite (coincident points of a
         kernel that has no such derivative) it is zero.
 
-        For a profile of one's own it is found automatically, and at zero from the right. A root in the profile has no
-        derivative there, and close to zero too few digits for high orders.
+        The default differentiates automatically, at zero from the right. A square root in the profile has no derivative
+        there, and close to zero it loses too many digits for high orders.
         """
 
         from .own import profile_derivative
@@ -73,7 +73,8 @@ class Radial(Stationary):
         return profile_derivative(self.radial, r2, order)
 
     def smoothness(self, input_dim: int) -> list[float]:
-        """Of a profile of one's own: whether its derivatives stay finite towards zero, up to the second."""
+        """The smoothness of a kernel with a profile of one's own, found from the derivatives of the profile near zero,
+        up to the second."""
         from .own import smoothness_of_profile
 
         return [smoothness_of_profile(self)] * input_dim
@@ -86,7 +87,7 @@ class Radial(Stationary):
         return [RadialPart(self, list(range(input_dim)))]
 
     def _scaled(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Both in lengthscales, about one of z's points."""
+        """Return x and z divided by the lengthscales, relative to one of z's points, and the lengthscales."""
         lengthscale = per_dimension(self.lengthscale, x.shape[-1], "lengthscale")
         x, z = centred(x, z)
         scaled = x / lengthscale
@@ -107,7 +108,7 @@ class Radial(Stationary):
         return radial_derivative(self, x, z, left, right) if left or right else self.forward(x, z)
 
     def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
-        """g(r^2) and g'(r^2); it may use the memory of `r2`."""
+        """g(r^2) and g'(r^2). It may overwrite `r2`."""
         slope = self.radial_derivative(r2)
         return self.radial(r2), slope
 
@@ -177,7 +178,8 @@ def half_integer(s: Tensor, a: float) -> Tensor:
 class Matern(Radial):
     """k = 2^(1 - nu) / Gamma(nu) s^nu K_nu(s), s = sqrt(2 nu) r, for 0 < nu <= 50; closed forms for 1/2, 3/2, 5/2.
 
-    Beyond 50 the Bessel function overflows where k is not yet 1, and RBF, the limit, is less than 0.005 away.
+    For nu above 50 the Bessel function overflows at distances where k is not yet 1. RBF, the limit, differs from k by
+    less than 0.005 there.
 
     >>> from matheron import kernels
     >>> kernels.Matern(nu=0.5)([[0.0]], [[1.0]])
@@ -202,7 +204,7 @@ class Matern(Radial):
         return half_integer(r2.mul_(2 * self.nu).sqrt_(), self.nu)
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """Of distances, where these are had without their squares."""
+        """k(x, z), from distances that are computed directly where that is possible, without their squares."""
         x, z, _ = self._scaled(x, z)
         in_graph = torch.is_grad_enabled() and (x.requires_grad or z.requires_grad)
         if in_graph or transformed() or self.nu not in (0.5, 1.5, 2.5):
@@ -215,7 +217,7 @@ class Matern(Radial):
         return self.profile(r2, 1)
 
     def radial_with_slope(self, r2: Tensor) -> tuple[Tensor, Tensor]:
-        """Roots and exponentials, most of the cost, are taken once for both."""
+        """g(r^2) and g'(r^2). Square roots and exponentials are most of the cost, and are computed once for both."""
         if self.nu not in (1.5, 2.5):
             return super().radial_with_slope(r2)
         q = r2.mul_(2 * self.nu)
@@ -233,7 +235,8 @@ class Matern(Radial):
         return BesselPower.apply(2 * self.nu * r2, self.nu - order, (-self.nu) ** order * self._scale)
 
     def profiles(self, r2: Tensor, orders: Iterable[int]) -> dict[int, Tensor]:
-        """Roots and exponentials, most of the cost, are taken once for all."""
+        """`profile` of several orders. Square roots and exponentials are most of the cost, and are computed once for
+        all."""
         orders, powers = list(orders), {-0.5, 0.5, 1.5, 2.5}
         if r2.requires_grad or transformed() or not {self.nu - order for order in orders} <= powers:
             return super().profiles(r2, orders)
@@ -289,7 +292,7 @@ class Elliptical(SpectralMeasure):
 
     @property
     def shape(self) -> tuple | None:
-        """What the law of theta / scale depends on; None where that is more than a few numbers."""
+        """The parameters of the distribution of theta / scale; None if there are more than a few."""
         own = [v for name, v in sorted(vars(self).items()) if name not in ("scale", "shift")]
         if any(isinstance(v, Tensor) and v.numel() > 1 for v in own):
             return None

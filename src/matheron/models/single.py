@@ -22,7 +22,8 @@ from .transforms import Transform
 
 
 class Snapshot(Value):
-    """A model as it was: a Value, with tensors and parts of its own. It is drawn from; an ExactGP can be saved."""
+    """Base of snapshots of models: a Value with copies of the model's tensors and parts. Functions are drawn from it;
+    an ExactGP can be saved."""
 
     fields = ("input_names",)
     saveable = False
@@ -68,7 +69,8 @@ class Snapshot(Value):
 
     @property
     def input_dim(self) -> int:
-        """That of a user's points, which an input transform may map to points of more or fewer coordinates."""
+        """The number of coordinates of a user's points. An input transform may map them to points of more or fewer
+        coordinates."""
         d = self.sites.points.shape[1]
         return d if self.input_transform is None else self.input_transform.input_dim(d)
 
@@ -152,7 +154,8 @@ class ExactGP(Snapshot):
 
 
 def mean_beside(mean: MeanLike, X: Tensor, num_outputs: int) -> Mean:
-    """A Mean of as many outputs as the kernel has, or of one; functions are only asked when paths are drawn."""
+    """Convert a mean to a `Mean`, and check that it has one output, or as many as the kernel. The outputs of a function
+    are checked when paths are drawn."""
     mean = as_mean(mean)
     if isinstance(mean, ConstantMean | LinearMean):
         dims = mean.weights.shape[-1] if isinstance(mean, LinearMean) else X.shape[1]

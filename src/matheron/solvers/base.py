@@ -40,8 +40,8 @@ class Stats:
 
 
 def floored(variances: Tensor, operator: Operator, least: float = 1e-8) -> Tensor:
-    """Variances of noise, or of a posterior at data, as at least this share of the prior's: errors are compared with
-    these."""
+    """Raise variances (of noise, or of a posterior at data) to at least this share of the prior's. Errors are compared
+    with the result."""
     mean = operator.processes.sum(operator.diagonal().double().sum()) / operator.size
     return torch.maximum(variances.double(), least * mean)
 
@@ -103,11 +103,12 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def init(self, operator: Operator) -> S:
-        """Factor the operator, or make what iterations need."""
+        """Factor the operator, or make the preconditioner."""
 
     @abstractmethod
     def solve(self, state: S, b: Tensor, guess: Tensor | None = None) -> tuple[Tensor, Stats]:
-        """x `[n, r]` for right-hand sides b `[n, r]`, and how it went; `guess [n, r]` is where iterations start."""
+        """Solve for right-hand sides b `[n, r]`. Returns x `[n, r]` and the `Stats`; iterations start from `guess [n,
+        r]`."""
 
     def condition(
         self, prior: Any, update: Conditionable, mean: Any, new: Any, generator: torch.Generator
@@ -146,7 +147,7 @@ class FactoredPosterior:
 
 @dataclass(frozen=True)
 class Auto(Solver[State]):
-    """`Cholesky()` while its n^2 numbers fit in `memory`, `PCG()` beyond; `Cholesky()` wherever a graph is kept.
+    """Chooses `Cholesky()` if its n^2 numbers fit in `memory` or a graph is kept, and otherwise `PCG()`.
 
     The rank of the preconditioner of `PCG()` is limited by memory: 2 GB on a CPU, half of a GPU's. Where the limit is
     below 5 sqrt(n), `BlockDescent()` takes the place of `PCG()`: on a CPU in float64, from 136,000 observations.
@@ -196,7 +197,7 @@ ENGINES = ("matheron.lattice",)
 
 
 def load_engines() -> None:
-    """Import every engine, so that what it adds is there."""
+    """Import every engine, so that its solvers, features and evaluators are registered."""
     for name in ENGINES:
         import_module(name)
 

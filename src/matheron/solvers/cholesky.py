@@ -23,7 +23,8 @@ class JitterWarning(UserWarning):
 
 @dataclass(eq=False)
 class CholeskyState(State):
-    """L L^T = K + diag(noise) + jitter I. `jitter` is what had to be added, zero as a rule.
+    """The factor L L^T = K + diag(noise) + jitter I. `jitter` is the number that had to be added to the diagonal,
+    usually zero.
 
     >>> import torch
     >>> from matheron import Sites, kernels, solvers
@@ -54,7 +55,7 @@ class CholeskyState(State):
 class Cholesky(Solver[CholeskyState]):
     """A dense factorisation, exact to rounding: n^2 numbers of memory and no more, n^3 / 3 multiplications.
 
-    It is made in float64 where the data's float32 would lose too many digits to the condition number.
+    Data in float32 are factored in float64 if the condition number would leave too few correct digits.
 
     Args:
         keep: keep the factor with the paths, n^2 numbers (128 MiB at n = 4096 in float64). Then `condition_on` with few
@@ -106,7 +107,8 @@ class Cholesky(Solver[CholeskyState]):
 
 
 def solved(L: Tensor, b: Tensor) -> Tensor:
-    """(L L^T)^-1 b for b `[n, r]`. torch.cholesky_solve copies L first, which takes longer than to solve."""
+    """(L L^T)^-1 b for b `[n, r]`. torch.cholesky_solve is not used because it first copies L, which takes longer than
+    the solve."""
     return solve_triangular(L.mT, solve_triangular(L, b, upper=False), upper=True)
 
 
@@ -130,9 +132,9 @@ def working_dtype(operator: Operator, largest: float) -> torch.dtype:
 
 
 def _in_enough_digits(operator: Operator, trace: float, num_rows: int = 16) -> tuple[Tensor, float]:
-    """K in the dtype to factor it in, and a bound on its eigenvalues with the noise: the trace, or a sharper one where
-    that must be known. `num_rows` of them may show that it is too large before all are made, which saves a quarter of
-    the time then (3,000 data in two dimensions)."""
+    """K in the dtype in which it is factored, and a bound on the eigenvalues of K + noise. The bound is the trace, or a
+    sharper one if the choice of the dtype needs it. `num_rows` of K may show early that float64 is needed; stopping
+    there saves a quarter of the time (3,000 data in two dimensions)."""
     if working_dtype(operator, trace) == operator.dtype:
         return operator.dense(), trace
     some, noise = slice(None, None, -(-operator.size // num_rows)), float(operator.noise.max())
@@ -147,9 +149,10 @@ def _in_enough_digits(operator: Operator, trace: float, num_rows: int = 16) -> t
 
 
 def largest_eigenvalue(K: Tensor) -> float:
-    """A bound on it by Collatz and Wielandt: the largest (|K| u)_i / u_i for u > 0, here the sums of |K|'s rows.
+    """An upper bound on the largest eigenvalue (Collatz and Wielandt): the largest (|K| u)_i / u_i for u > 0. Here u
+    are the row sums of |K|.
 
-    As a rule it is less than a tenth above the eigenvalue, where the largest of the sums is half above it.
+    It is usually less than 10% above the eigenvalue. The largest row sum is usually 50% above it.
     """
     # pieces of 64 rows, whose temporary copies fit in a cache
     u = torch.cat([rows.abs().sum(1) for rows in K.split(64)])
@@ -158,15 +161,17 @@ def largest_eigenvalue(K: Tensor) -> float:
 
 
 def cholesky_solve(K: Tensor, b: Tensor, name: str) -> Tensor:
-    """K^-1 b `[n, r]` for a matrix K `[n, n]` that is there already."""
+    """K^-1 b `[n, r]` for a dense matrix K `[n, n]`."""
     return solved(safe_cholesky(K, name)[0], b)
 
 
 def safe_cholesky(K: Tensor, name: str, magnitude: Tensor | None = None) -> tuple[Tensor, float]:
-    """The factor of K `[n, n]`: without jitter, then with 1e-10 of the mean diagonal, ten times more each try.
+    """Factor K `[n, n]`, first without jitter, then with 1e-10 of the mean of the diagonal, and ten times as much in
+    each further attempt.
 
-    A factor can come out finite and yet be rounding noise (duplicate points); such a pivot counts as a failure. Where K
-    is a difference of larger matrices, `magnitude [n]` is the diagonal of these, whose rounding it has.
+    With duplicate points, a factor can be finite and consist of rounding errors. A pivot below its rounding error
+    therefore counts as a failure. If K is a difference of larger matrices, `magnitude [n]` is the diagonal of these, to
+    which rounding errors are relative.
 
     >>> import torch
     >>> from matheron.solvers import safe_cholesky

@@ -1,4 +1,5 @@
-"""Operators: covariances K + diag(noise) that can be multiplied with and looked into; k(X, X) of all outputs."""
+"""Operators: covariances K + diag(noise), known by products with vectors and by some of their entries; k(X, X) of all
+outputs."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from .processes import ALONE, Processes
 class Operator(ABC):
     """A covariance K + diag(noise) of n observations, K symmetric and positive semi-definite.
 
-    Where several processes share the work each holds some of the rows: its part. V, noise and diagonal are then the
-    part's rows alone.
+    If several processes share the work, each holds some of the rows, its part. V, noise and diagonal are then the rows
+    of that part.
 
     >>> import torch
     >>> from matheron import Sites, kernels, solvers
@@ -76,9 +77,9 @@ class Operator(ABC):
         return b.double() - self.product(x) - self.noise.double()[:, None] * x
 
     def magnitude(self, K: Tensor | None = None) -> Tensor:
-        """The size `[n]` of the terms that make up the diagonal of K + diag(noise): rounding is relative to it.
+        """The size `[n]` of the terms whose sum is the diagonal of K + diag(noise). Rounding errors are relative to it.
 
-        `K` is the dense matrix, where it is there already.
+        `K` is the dense matrix, if it has been computed already.
         """
         return (self.diagonal() if K is None else K.diagonal()) + self.noise
 
@@ -159,9 +160,9 @@ _PRODUCT_SIDE = {"cpu": 512, "cuda": 8192}
 class KernelOperator(Operator):
     """k(X, X) + diag(noise) for n sites X and noise `[n]`.
 
-    Products form nothing of size n x n. On a GPU with Triton, products with radial kernels are computed in one fused
-    kernel. All else goes block by block, and each block of k(X, X) is made once for both of its places in the symmetric
-    matrix.
+    Products store nothing of size n x n. On a GPU with Triton, products with radial kernels are computed in one fused
+    kernel. All others are computed block by block, and each block of k(X, X) is used for both of its places in the
+    symmetric matrix.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -184,7 +185,7 @@ class KernelOperator(Operator):
         return coupled_diagonal(self.kernel, self.sites)
 
     def cross(self, x: Observed) -> Tensor:
-        """The prior covariance k(X, x) of what is observed and what is at sites x: `[n, p]`."""
+        """The prior covariance k(X, x) of the observations and the values or functionals at sites x: `[n, p]`."""
         return coupled_covariance(self.kernel, self.sites, x)
 
     def prior_variance(self, x: Observed) -> Tensor:
@@ -226,8 +227,8 @@ class KernelOperator(Operator):
         return covariance(self.kernel.to(self.device, torch.float64), self.sites[index].double())
 
     def _in(self, dtype: torch.dtype) -> tuple[Kernel, Observed, fused.FusedProducts | None]:
-        """The kernel and the sites in a dtype, perhaps of more digits than the data's, and their fused kernel, or
-        None."""
+        """The kernel and the sites in a dtype, which may be more precise than that of the data, and their fused kernel,
+        or None."""
         kernel, sites = self.kernel, self.sites
         if dtype != sites.points.dtype:
             kernel, sites = kernel.to(self.device, dtype), sites.to(dtype)
@@ -243,7 +244,8 @@ class KernelOperator(Operator):
 
 
 def _in_blocks(kernel: Kernel, sites: Observed, V: Tensor) -> Tensor:
-    """k(X, X) V, a square block at a time; a block off the diagonal serves twice."""
+    """k(X, X) V, one square block after another. A block off the diagonal is used for both of its places in the
+    symmetric matrix."""
     out = torch.zeros_like(V)
     for rows, columns, block in symmetric_blocks(kernel, sites, _PRODUCT_SIDE.get(V.device.type, 512)):
         out[rows].addmm_(block, V[columns])
