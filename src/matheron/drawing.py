@@ -1,4 +1,4 @@
-"""draw, draw_prior: the paper's algorithm, whole.
+"""draw, draw_prior: the paper's whole algorithm.
 
     f(.)        =  sum_i w_i phi_i(.)                                      a function from the prior, in weight space
     v           =  K_mm^-1 (u - f(Z))   or   (K_nn + noise)^-1 (y - f(X) - eps)
@@ -153,7 +153,7 @@ def draw(
         return drawn_from_stream(model, s, spec, solver, detach, random, dtype, device)
 
     def drawn(one: GP, count: int) -> AbstractPaths:
-        """Paths of a model of the tree: its leaves are exact and sparse ones."""
+        """Draw paths of a model that may contain other models. Its leaves are exact and sparse models."""
         if isinstance(one, SelectedOutputs):
             return SelectedPaths(drawn(one.model, count), one.outputs)
         if isinstance(one, Outputs):
@@ -177,7 +177,8 @@ def draw(
 def _draw_one(
     gp: ExactGP | SparseGP, spec: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths:
-    """One model's paths: the covariance factored, the prior's paths, then the update that takes them to the data."""
+    """Draw paths of one model: factor the covariance, draw the prior's paths, and solve for the update that makes them
+    agree with the data."""
     sites, Z, s = gp.sites, gp.sites.points, spec.num_paths
     spec = spec.inside(gp.input_transform, Z)
     noise = gp.noise if isinstance(gp, ExactGP) else Z.new_full((len(Z),), gp.jitter)

@@ -26,9 +26,10 @@ from .record import PathTerm, Record, WeightedSum, Which
 
 @torch.no_grad()
 def one_sum_each(record: Record) -> Record:
-    """A record whose Fourier terms and radial kernels are terms of one sum for each path; other terms stay as they are.
+    """Convert a record: Fourier terms and radial kernels become terms of one sum for each path. Other terms stay as
+    they are.
 
-    So do all of them where there are several outputs: each basis function serves several sums then.
+    With several outputs all terms stay as they are, because each basis function is part of several sums.
     """
     if record.num_outputs > 1:
         return record
@@ -103,7 +104,7 @@ class Waves(PathTerm):
         return self.common is None and self.index == list(range(len(self.theta)))
 
     def pieces(self, width: int) -> list[Waves]:
-        """Views of at most `width` waves each."""
+        """Parts of at most `width` waves each, as views."""
         parts = zip(*(each.split(width, dim=-1) for each in (self.theta, self.amplitudes, self.phases)), strict=True)
         return [replace(self, theta=theta, amplitudes=a, phases=tau) for theta, a, tau in parts]
 
@@ -131,7 +132,7 @@ class Waves(PathTerm):
         return out
 
     def _runs(self, paths: Which) -> list[tuple[slice, Tensor]]:
-        """Neighbours that share a basis, and its frequencies `[d, f]`."""
+        """Runs of neighbouring paths that share a basis, with its frequencies `[d, f]`."""
         if self.common is not None:
             return [(slice(None), self.common)]
         runs, start = [], 0
@@ -195,7 +196,7 @@ class RadialSum(PathTerm):
 
 
 def as_waves(basis: Pairs | Cosines, W: Tensor, index: Tensor, origin: Tensor) -> Waves:
-    """Weights `[s, c]` as amplitudes and phases; a cosine stays what it is."""
+    """Convert weights `[s, c]` of cosines and sines to amplitudes and phases. Weights of cosines stay as they are."""
     theta, mine = basis.frequencies.mT.contiguous(), index.tolist()
     # neighbouring paths rarely share a basis, so each path gets its own copy
     if len(theta) > 1 and 4 * len(list(groupby(mine))) > len(mine):
@@ -214,7 +215,8 @@ def side_by_side(a: Waves, b: Waves) -> Waves:
 
 
 def as_radial_sum(part: RadialPart, z: Tensor, weights: Tensor, origin: Tensor) -> RadialSum:
-    """A sum about `origin` where that is among the centres: a far offset must not cost the digits of a difference."""
+    """Make a radial sum relative to `origin`, or to a centre if `origin` is not within the box of the centres.
+    Differences from a far origin would lose digits."""
     lower, upper = z.aminmax(dim=0)
     origin = origin if bool(((lower <= origin) & (origin <= upper)).all()) else z[0]
     z = z - origin

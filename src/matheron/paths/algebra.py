@@ -7,7 +7,7 @@
     Stack, Selection    (f_1, f_2, ...) and some of the outputs; of paths these are paths (`multi_model.py`)
     PosteriorMean       the posterior mean of paths, as a function
 
-All have their parts in `functions`, and evaluate these where no record says the whole.
+All have their parts in `functions`. If no single record represents the combination, its parts are evaluated one by one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .paths import AbstractPaths
 
 
 class _OverSameInputs(Value):
-    """Functions over the same inputs, `_parts`, which agree on what is asked of the first."""
+    """Functions over the same inputs, `_parts`. A property is that of the first part, and the others must agree."""
 
     @property
     def _parts(self) -> Parts[AbstractFunctions]:
@@ -81,10 +81,10 @@ class _OverSameInputs(Value):
 
 
 class _Recorded(AbstractFunctions):
-    """Functions that one record evaluates where there is one, and code of their own elsewhere."""
+    """Functions that are evaluated by one record if there is one, and otherwise by methods of their own."""
 
     def _whole(self) -> Record | None:
-        """All of it as one record; None where the functions are evaluated side by side."""
+        """The combination as one record; None if the functions are evaluated one by one."""
         return None
 
     def _records(self) -> list[Record] | None:
@@ -409,13 +409,13 @@ def _scaled(term: PathTerm, w: Tensor) -> PathTerm | None:
 
 
 def _one_basis_each(terms: Sequence[PathTerm]) -> bool:
-    """Whether each path uses one and the same version of all bases that have several, as evaluators take it."""
+    """Whether each path uses the same version of all bases that have several versions, which evaluators require."""
     sums = [term for term in terms if isinstance(term, WeightedSum) and not term.shared]
     return all(_same(sums[0].index, term.index) for term in sums)
 
 
 def _added(terms: Sequence[PathTerm]) -> list[PathTerm]:
-    """The same sum, where terms with the same basis functions are one."""
+    """Combine terms with the same basis functions. The sum stays the same."""
     added: list[PathTerm] = []
     for term in terms:
         for i, other in enumerate(added):
@@ -449,7 +449,7 @@ def _same_functions(a: WeightedSum, b: WeightedSum) -> bool:
 
 
 def _same(a: Tensor | Value | None, b: Tensor | Value | None) -> bool:
-    """Whether two tensors, or two values in all that they are, are equal."""
+    """Whether two tensors are equal, or two values in all of their tensors, fields and parts."""
     if a is b:
         return True
     if isinstance(a, Tensor) and isinstance(b, Tensor):
@@ -673,7 +673,7 @@ def _transformed(f: AbstractFunctions, transform: Transform) -> AbstractFunction
 
 
 def _count_outputs(function: OwnFunction, t: int, like: Tensor) -> int:
-    """How many outputs a function of one's own has, of t: it is tried on a few values."""
+    """The number of outputs of a user's function of t outputs, found by calling it on a few values."""
     with outside(), torch.enable_grad():
         probe = torch.full((3, 4) if t == 1 else (3, 4, t), 0.5, dtype=like.dtype, device=like.device)
         probe.requires_grad_()
@@ -775,7 +775,7 @@ class Coordinates(_Recorded):
 
     @staticmethod
     def beside(f: AbstractFunctions) -> Coordinates:
-        """Those of another function's inputs."""
+        """The coordinates of another function's inputs."""
         return Coordinates(f._origin.clone(), f.num_paths)
 
     def check(self) -> None:
@@ -867,7 +867,7 @@ class Stack(_Linear):
         return None if any(each is None for each in records) else [r for each in records for r in each or []]
 
     def _outputs(self, outputs: list[int]) -> AbstractFunctions:
-        """Of those functions alone that have some of the outputs."""
+        """Keep only the functions that have some of these outputs."""
         owners = [(i, j) for i, count in enumerate(self._counts()) for j in range(count)]
         picked: list[tuple[int, list[int]]] = []
         for i, j in (owners[output] for output in outputs):
@@ -966,7 +966,7 @@ class PosteriorMean(Combined):
         return _mean_record(self)
 
     def _at(self, x: Tensor, of: Tensor | None) -> Tensor:
-        """The mean at points `[1 or s, n, d]`, or `[p, n, d]` of the paths `of`."""
+        """The mean at points `[1 or s, n, d]`, or `[p, n, d]` for the paths `of`."""
         rows = self.count if of is None else len(of)
         if len(x) == 1 and of is None:
             return self._mean(x).expand(rows, -1, -1)
@@ -1000,7 +1000,7 @@ def _make_mean_record(mean: PosteriorMean) -> Record | None:
 
 
 def _repeated(term: PathTerm, rows: int) -> PathTerm:
-    """The term of one function as that of several equal ones."""
+    """The term of one function, repeated for several equal ones."""
     if isinstance(term, Float64Term):
         return Float64Term(_repeated(term.term, rows))
     assert isinstance(term, WeightedSum)

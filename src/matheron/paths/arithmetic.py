@@ -1,4 +1,4 @@
-"""How functions are combined, and handed on: operators, maps, compositions, modules, files and pictures of them.
+"""How functions are combined and converted: operators, maps, compositions, modules, files and pictures.
 
 The nodes that operators make are in `algebra.py`.
 """
@@ -111,7 +111,7 @@ class AbstractFunctions(EvaluableFunctions):
 
     @final
     def map(self, function: Callable[[Tensor], Tensor]) -> AbstractFunctions:
-        """The functions p(x) = function(f(x)), path by path and point by point; gradients follow.
+        """The functions p(x) = function(f(x)), path by path and point by point, with gradients.
 
         Args:
             function: of values `[..., n]`, or `[..., n, t]` for t outputs; each point and path by itself. It is made of
@@ -175,7 +175,7 @@ class AbstractFunctions(EvaluableFunctions):
 
     @final
     def clamp(self, min: float | None = None, max: float | None = None) -> AbstractFunctions:
-        """f, no less than `min` and no more than `max`. Where it is cut, it is flat."""
+        """f, limited to the range from `min` to `max`. The gradient is zero where f is outside of it."""
         ends = [None if end is None else float(end) for end in (min, max)]
         given = [end for end in ends if end is not None]
         if given != sorted(given) or not given or any(map(math.isnan, given)):
@@ -263,7 +263,7 @@ class AbstractFunctions(EvaluableFunctions):
             input_dim: d, where that is not the `in_features` of the network's first layer, or e.
             detach: False keeps the graph to a module's parameters.
 
-        What calls a network cannot be saved: a file holds no code.
+        Functions that call a network cannot be saved, because a file contains no code.
 
         >>> import torch, matheron
         >>> from matheron import kernels
@@ -382,14 +382,16 @@ class AbstractFunctions(EvaluableFunctions):
 
 
 def _is_number(other: object) -> bool:
-    """Whether functions are added to it, or multiplied with it; a batch of models' paths is told to go one by one."""
+    """Whether this is a number that functions can be added to or multiplied with. For paths of a batch of models, a
+    TypeError says to take them one by one."""
     if isinstance(other, PlacedFunctions):
         require_functions(other, "functions")
     return isinstance(other, Real | Tensor | np.ndarray)
 
 
 def require_functions(functions: object, name: str = "paths") -> AbstractFunctions:
-    """Paths of one model, or functions made of such; or a TypeError that says what to do. For applications."""
+    """Return paths of one model or functions made of such paths; raise a TypeError that says what to do for anything
+    else."""
     if isinstance(functions, AbstractFunctions):
         return functions
     shape = getattr(functions, "batch_shape", None)

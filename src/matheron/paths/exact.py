@@ -2,7 +2,7 @@
 
     v  =  (K_nn + sigma^2 I)^-1 (y - f - eps)          equation (11)
 
-More data are given to the same draw by solving for v anew with the same w and eps, or by extending a kept factor.
+The same draw is conditioned on more data by solving for v again with the same w and eps, or by extending a kept factor.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Data(Value):
         )
 
     def without_repeats(self, num_old: int) -> Data:
-        """The data less those after the first `num_old` that are noise-free and repeat a noise-free one.
+        """The data without those noise-free ones after the first `num_old` that repeat another noise-free one.
 
         A repeated observation adds no information and makes K singular.
         """
@@ -212,15 +212,17 @@ class CentredUpdate(Update):
         return self.solved_again(prior, old[0], before, mean)
 
     def solved_again(self, prior: PriorPaths, old_prior: PriorPaths, old: CentredUpdate, mean: Mean) -> Update:
-        """The update of the same data and noise with the prior as it is, which has fewer digits than the old one."""
+        """Solve again for the update of the same data and noise, with a prior that has fewer digits than the old
+        one."""
         raise NotImplementedError
 
     def posterior(self, solver: Solver | None = None) -> PosteriorCovariance:
-        """The posterior covariance given all that this update was given, by a kept factor or by a solver."""
+        """The posterior covariance given all data and inducing values of this update, by a kept factor or by a
+        solver."""
         raise NotImplementedError
 
     def guess(self, rows: int, n: int) -> Tensor | None:
-        """Weights of n data from which iterations start, `[rows, n]`, those of paths and of means; zero for new data.
+        """Weights of n data from which iterations start, `[rows, n]`, for the paths and the means; zero for new data.
 
         None where there are none.
         """
@@ -230,9 +232,10 @@ class CentredUpdate(Update):
         return torch.nn.functional.pad(v.detach(), (0, n - self.num_data))
 
     def spread_is_due(self, data: Data) -> bool:
-        """Whether the paths' spread is looked at now that there are more data than this update was given.
+        """Whether the spread of the paths is checked again, now that there are more data than this update was given.
 
-        A look takes a tenth of a call that adds one datum to few, so that there is one for every eighth more of them.
+        A check takes a tenth of the time of a call that adds one datum to a few. So it is made each time that the data
+        have grown by an eighth.
         """
         every = max(8, len(data) // 8)
         return self.num_data // every < len(data) // every
@@ -248,8 +251,8 @@ class CentredUpdate(Update):
 class ExactUpdate(CentredUpdate):
     """sum_j v_j k(., x_j), centred at n observations.
 
-    `compressed [s, n]`, where there are such, are weights for the kernel of the lattice that the prior is on;
-    evaluators then see no centres (`compress_update.py`).
+    `compressed [s, n]`, if given, are weights for the kernel of the lattice on which the prior is drawn. Evaluators
+    then see no centres (`compress_update.py`).
     """
 
     shapes = "v: s n, v_mean: r n, compressed: s n"
@@ -325,7 +328,7 @@ class ExactUpdate(CentredUpdate):
     def given(
         self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator
     ) -> tuple[PriorPaths, ExactUpdate]:
-        """A kept factor is extended, unless a solver without one is asked for.
+        """Condition on more data. A kept factor is extended, unless a solver that keeps none is requested.
 
         Iterations start from the old weights.
         """
@@ -352,8 +355,8 @@ def update_weights(
 ) -> tuple[Tensor, Stats]:
     """v = (K_nn + sigma^2 I)^-1 (y - f - eps), equation (11): the weights of k(., X).
 
-    With K_mm for K_nn + sigma^2 I and u for y it is equation (10); eps is then the noise of its jitter.
-    Without a graph they come in float64: `precision.py` says how many of the digits matter.
+    With K_mm for K_nn + sigma^2 I and u for y this is equation (10); eps is then the noise of the jitter. Unless a
+    graph is kept, the weights are returned in float64; `precision.py` decides how many of the digits matter.
     """
     b = (y - f - eps).mT  # [n, s]
     v, stats = state.solve(b if b.requires_grad else b.double(), None if guess is None else guess.mT)  # [n, s]
@@ -361,7 +364,8 @@ def update_weights(
 
 
 class WeightsGivenData(NamedTuple):
-    """Weights v `[s + r, n]` of s paths and of their r means, the noise eps of each, and how the solve went."""
+    """Weights v `[s + r, n]` of s paths and of their r means, the noise eps of each, and the statistics of the
+    solve."""
 
     v: Tensor
     eps: Tensor
@@ -369,7 +373,7 @@ class WeightsGivenData(NamedTuple):
 
 
 def weights_given_data(state: State, data: Data, f: Tensor, guess: Tensor | None = None) -> WeightsGivenData:
-    """`update_weights` of s paths and of their mean, which is one more path: the one with w = 0 and eps = 0.
+    """`update_weights` of s paths and of their mean, which is treated as one more path: the one with w = 0 and eps = 0.
 
     Where each path has targets of its own there are s means. The jitter that a factor needed counts as noise.
 

@@ -1,4 +1,4 @@
-"""Functions, s of them: how they are called, chosen and kept, whatever they were drawn from."""
+"""Functions: how a group of s functions is called, indexed and saved, whatever the functions were drawn from."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Estimate(NamedTuple):
     standard_error: Tensor
 
     def sqrt(self) -> Estimate:
-        """The root of the value, whose standard error follows by the root's slope."""
+        """The square root of the value. The standard error is multiplied by the derivative of the root."""
         root = self.value.sqrt()
         return Estimate(root, self.standard_error / (2 * root))
 
 
 class PlacedFunctions(Value, ABC):
-    """What has an origin: a dimension, a dtype and a device; and a number of paths."""
+    """Base of groups of functions: their number, dimension, dtype and device."""
 
     input_names: Names = None
     """The names of the inputs' columns, where the model was made with a table: tables of points must have these."""
@@ -78,11 +78,11 @@ class PlacedFunctions(Value, ABC):
 
 
 class EvaluableFunctions(PlacedFunctions):
-    """s functions of points: how they are called, chosen and kept, and what is known of their law.
+    """s functions of points: how they are called, indexed and saved, and what is known of their law.
 
-    What a user calls is final. Classes below say how values are computed: points arrive as `[1, n, d]` or `[s, n, d]`,
-    and values are returned as `[s, n, t]`, whatever the number of outputs. `AbstractFunctions` adds how functions are
-    combined.
+    Methods that users call are final. Subclasses define how values are computed: points arrive as `[1, n, d]` or `[s,
+    n, d]`, and values are returned as `[s, n, t]`, for any number of outputs. `AbstractFunctions` adds how functions
+    are combined.
     """
 
     # The reasons that errors give if there is no mean in closed form, or if no data can be given.
@@ -112,7 +112,7 @@ class EvaluableFunctions(PlacedFunctions):
         """Values `[s, n]` and gradients `[s, n, d]` in x, in closed form and without a graph.
 
         For t outputs, `[s, n, t]` and `[s, n, t, d]`. With `of` `[p]`, x `[p, d]` is one point for each of the paths
-        `of`, some of them several times perhaps and others not at all: `[p]` and `[p, d]`.
+        `of`: `[p]` and `[p, d]`. A path may occur several times in `of`, or not at all.
 
         >>> import torch, matheron
         >>> from matheron import kernels
@@ -157,9 +157,9 @@ class EvaluableFunctions(PlacedFunctions):
     def on_grid(self, axes: Sequence[ArrayLike], *, out: Tensor | np.ndarray | None = None) -> Tensor:
         """The paths on a tensor grid: axes `[n1], [n2], ... -> [s, n1, n2, ...]` (and `[t]` for several outputs).
 
-        The same values as a list of all the grid's points, for a fraction of the cost: see `evaluate.grid`.
-        The list itself is never made. With `out`, a contiguous tensor of that shape, the values are written there; so
-        they are into a NumPy array, which may be mapped to a file.
+        The values are those at the list of all points of the grid, for a fraction of the cost (see `evaluate.grid`).
+        The list itself is never made. With `out`, a contiguous tensor of that shape or a NumPy array (which may be
+        mapped to a file), the values are written there.
 
         >>> import torch, matheron
         >>> from matheron import kernels
@@ -177,7 +177,8 @@ class EvaluableFunctions(PlacedFunctions):
     def __getitem__(self, index: OutputIndex) -> AbstractFunctions: ...
     @final
     def __getitem__(self, index: Index | OutputIndex) -> AbstractFunctions | Self:
-        """Fewer paths, `f[:8]`, where an integer keeps its axis; or fewer outputs, `f[..., 0]`, `f[..., [2, 0]]`.
+        """Select paths, `f[:8]`, or outputs, `f[..., 0]` and `f[..., [2, 0]]`. An integer index of paths keeps the
+        axis.
 
         >>> import torch, matheron
         >>> from matheron import kernels
@@ -206,8 +207,8 @@ class EvaluableFunctions(PlacedFunctions):
     def mean(self, x: ArrayLike) -> Tensor:
         """The posterior mean at x `[n, d]`, exactly, whatever the basis: `[n]`, or `[n, t]` for several outputs.
 
-        After `condition_on` with targets of each path's own the posteriors differ, and so do their means: `[s, n]`.
-        An ensemble's is the mean of its members' means, each counted as often as it has paths.
+        After `condition_on` with targets of each path's own, the posteriors differ, and so do their means: `[s, n]`.
+        The mean of an ensemble is the mean of its members' means, weighted by their numbers of paths.
 
         >>> import matheron
         >>> from matheron import kernels
@@ -226,13 +227,13 @@ class EvaluableFunctions(PlacedFunctions):
     def variance(self, x: ArrayLike, *, samples: bool = False) -> Tensor | Estimate:
         """The posterior's variance at x `[n, d]`, not that of these draws: `[n]`, or `[n, t]` for several outputs.
 
-        Exact, also after `condition_on`, by the factor of the data's covariance. Where the draw did not keep the
-        factor, it is made once, when first asked for, and kept beside the paths (n^2 numbers). Beyond 8192 data
-        conjugate gradients take its place, which err by about a thousandth. So do those on a lattice
-        (`solver="lattice"`), in addition to the tolerance of the draw, and take milliseconds for each point. An
-        ensemble's variance is that of the mixture.
+        It is exact, also after `condition_on`, and uses the factor of the data's covariance. If the draw did not keep
+        the factor, it is made at the first call and kept with the paths (n^2 numbers). For more than 8192 data,
+        conjugate gradients are used instead, with an error of about a thousandth. They are also used on a lattice
+        (`solver="lattice"`), where the tolerance of the draw adds to this error, and each point takes milliseconds. The
+        variance of an ensemble is that of the mixture.
 
-        With `samples=True` an estimate from these paths instead, with its standard error.
+        With `samples=True`, an estimate from these paths is returned instead, with its standard error.
 
         >>> import matheron
         >>> from matheron import kernels
@@ -280,11 +281,11 @@ class EvaluableFunctions(PlacedFunctions):
         return None
 
     def condition_on(self, x: ArrayLike, y: ArrayLike, **settings: Any) -> Self:
-        """Paths alone take data: TypeError, which says what to do."""
+        """Raise a TypeError that says what to do: only paths can be conditioned on data."""
         self._refuse_update("condition_on")
 
     def refreshed(self, keep: ArrayLike, **settings: Any) -> Self:
-        """Paths alone are drawn afresh: TypeError, which says what to do."""
+        """Raise a TypeError that says what to do: only paths can be refreshed."""
         self._refuse_update("refreshed")
 
     @final
@@ -326,7 +327,7 @@ class EvaluableFunctions(PlacedFunctions):
         )
 
     def _records(self) -> list[Record] | None:
-        """The records of which these are the outputs side by side; None where they are not so made."""
+        """The records whose outputs, side by side, are those of these functions. None if there are no such records."""
         return None
 
     @final
@@ -347,8 +348,8 @@ class EvaluableFunctions(PlacedFunctions):
 
     @final
     def _check_points(self, x: Tensor) -> None:
-        """ValueError where a number is not finite, and not one that is missing and that these functions have a value
-        for."""
+        """Raise a ValueError if a number is not finite, unless it is a missing value (NaN) that these functions fill
+        in."""
         try:
             check_points(x)
         except ValueError:
@@ -361,7 +362,7 @@ class EvaluableFunctions(PlacedFunctions):
 
     @final
     def _index(self, index: Index) -> Tensor:
-        """Which paths are asked for, as whole numbers; an integer is a list of one."""
+        """The indices of the selected paths; an integer is a list of one."""
         return _picked(self.num_paths, index, "path", self.device)
 
     @final
@@ -388,7 +389,7 @@ class EvaluableFunctions(PlacedFunctions):
 
 
 def _picked(count: int, index: Index, what: str, device: torch.device | str = "cpu") -> Tensor:
-    """Which of `count` paths or outputs an index asks for, as whole numbers; an integer is a list of one."""
+    """The indices of the selected ones of `count` paths or outputs; an integer is a list of one."""
     if isinstance(index, slice):
         index = list(range(count)[index])  # torch does not support negative steps
     elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:

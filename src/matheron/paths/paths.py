@@ -1,7 +1,7 @@
 """Paths: functions drawn from a Gaussian process. Call them, differentiate them, condition them, save them.
 
-`AbstractPaths` is what all paths of one model can do: applications know this type and nothing below it. `Paths` are
-those of one posterior, prior + update.
+`AbstractPaths` is the interface of all paths of one model, and the only type that applications use. `Paths` are those
+of one posterior: prior + update.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from .update import Update
 class AbstractPaths(AbstractFunctions):
     """Functions drawn from a Gaussian process, s of them: a value that is never changed.
 
-    What a user calls is final here and in `AbstractFunctions`. Classes below say how values, means and updates are
-    computed.
+    Methods that users call are final here and in `AbstractFunctions`. Subclasses define how values, means and updates
+    are computed.
     """
 
     @final
@@ -56,9 +56,9 @@ class AbstractPaths(AbstractFunctions):
     ) -> Self:
         """The same draw, given more data: new paths with the same w and noise, as if the data had always been there.
 
-        But the basis stays the one that was chosen for the data before. Where it has too few functions for many precise
-        data, paths vary less between them than the posterior does, their mean being right: a `SpreadWarning` says so.
-        Draw again then, or choose a basis for the new points first, with `refreshed(keep, where=x)`.
+        The basis stays the one that was chosen for the earlier data. If it has too few functions for many precise data,
+        the mean is right, but paths vary less between the data than the posterior does: a `SpreadWarning` says so. In
+        that case draw again, or first choose a basis for the new points with `refreshed(keep, where=x)`.
 
         Args:
             x: new points `[n, d]`, shared by all paths; or functionals of `matheron.observe` (slopes, sums, averages),
@@ -107,12 +107,14 @@ class AbstractPaths(AbstractFunctions):
         generator: Random = None,
         seed: int | None = None,
     ) -> Self:
-        """The same functions at some points, drawn afresh elsewhere with a basis for all the data: the law is right.
+        """Draw the functions afresh with a new basis, except at some points, where they keep their values. The law is
+        that of the posterior.
 
-        For draws that are conditioned again and again, as in a loop that keeps its functions. Each `condition_on` asks
-        more of the same basis. Here a new one is chosen for all the data. The functions keep their values at `keep`,
-        where they have been looked at. These values are part of the draw and not data: more data move them, as they
-        would have moved the old functions. Refresh before the spread is lost: `keep` is kept as it is.
+        This is for draws that are conditioned many times, as in a loop that keeps its functions: each `condition_on`
+        needs more of the same basis. Here a new basis is chosen for all the data. The functions keep their values at
+        `keep`, the points where they have been used. These values are part of the draw, and not data: later data change
+        them, as they would have changed the old functions. Refresh before a `SpreadWarning` appears, because values at
+        `keep` stay as they are.
 
         Args:
             keep: points `[p, d]` at which every function keeps its value; `[0, d]` for none.
@@ -148,12 +150,13 @@ class AbstractPaths(AbstractFunctions):
     def _variance(self, x: Tensor) -> Tensor: ...
 
     def _mean_record(self) -> Record | None:
-        """The posterior mean as a record: of one function, or of one for each path where each has its own posterior;
-        None where it is not one."""
+        """The posterior mean as a record: of one function, or of one for each path if each has its own posterior. None
+        if it is not a single record."""
         return None
 
     def _averaged_as_data(self, functionals: Functionals) -> Functionals:
-        """The same of what the paths are to be given: their kernel must know the covariances, too."""
+        """Prepare averages over boxes as data: in closed form if the kernel knows their covariances, and otherwise by
+        quadrature."""
         return by_quadrature(functionals, partial(functionals_of, self))
 
     @abstractmethod
@@ -162,7 +165,7 @@ class AbstractPaths(AbstractFunctions):
 
     @abstractmethod
     def _refreshed(self, keep: Tensor, spec: FeatureSpec, solver: Solver, generator: torch.Generator) -> Self:
-        """The paths with their values at points `[p, d]`, and drawn afresh elsewhere."""
+        """The paths with their values at points `[p, d]`, drawn afresh elsewhere."""
 
 
 class PriorPlusUpdate(AbstractPaths):
@@ -203,8 +206,8 @@ class PriorPlusUpdate(AbstractPaths):
             raise ValueError("Paths: expected a mean and transforms of as many dimensions and outputs")
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        """A copy with `fn` applied to every tensor. Where float32 has too few digits for the update's sums, a copy is
-        given the data anew, with the rounded prior, or the values at its inducing points."""
+        """A copy with `fn` applied to every tensor. If float32 has too few digits for the sums of the update, the copy
+        is conditioned again, with the rounded prior: on the data, or on the values at its inducing points."""
         new = super().mapped(fn)
         new._modules["update"] = new.update.narrowed(new.prior, (self.prior, self.update), new.mean_function)
         return new
@@ -236,7 +239,8 @@ class PriorPlusUpdate(AbstractPaths):
 
     @property
     def solver_stats(self) -> Stats | None:
-        """How the update was solved for: the solver, its iterations and residual. None where there was nothing to.
+        """The statistics of the solve for the update: the solver, its iterations and its residual. None if nothing was
+        solved for.
 
         >>> import matheron
         >>> from matheron import kernels
@@ -263,7 +267,7 @@ class PriorPlusUpdate(AbstractPaths):
 
     @property
     def record(self) -> Record:
-        """What evaluators read: made once, and again when a tensor has changed."""
+        """The record that evaluators read. It is made once, and again after a tensor has changed."""
         return _record_of(self)
 
     def _values(self, x: Tensor) -> Tensor:
@@ -350,7 +354,7 @@ class Paths(PriorPlusUpdate):
         return self._outer_variance(self._inner_sites(of_every_output(functionals, self.num_outputs)))
 
     def _outer_variance(self, sites: Observed) -> Tensor:
-        """The posterior variance `[n, t]` of what is observed of every output in turn, `[n t]` sites."""
+        """The posterior variance `[n, t]` of observations of every output in turn, `[n t]` sites."""
         transform = self.output_transform
         if transform is not None and not transform.affine:
             raise TypeError("variance: no closed form under this output transform; use samples=True for an estimate")
@@ -377,7 +381,7 @@ class Paths(PriorPlusUpdate):
         return self._with(*solver.condition(self.prior, self.update, self.mean_function, new, generator))
 
     def _inner_sites(self, sites: Observed) -> Observed:
-        """What is observed in terms of the functions in the model's own space: slopes by the chain rule."""
+        """Express observations by the functions in the model's own space: slopes by the chain rule."""
         inner = self.inner(sites.points[None])[0]  # raises an error if points are outside of the domain
         if not isinstance(sites, Functionals):
             return Sites(inner, sites.outputs)

@@ -1,4 +1,5 @@
-"""PriorPaths: functions from the prior, in weight space; where they were kept at points, with a term for these."""
+"""PriorPaths: functions from the prior, in weight space. Refreshed functions also have a term that keeps their values
+at some points."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ from .update import KernelSum
 class PriorPaths(Value):
     """f(.) = sum_i w_i phi_i(.), equation (6): features, w `[s, t, ell]`, and each path's basis `[s]`.
 
-    Paths that were drawn afresh but for their values at some points z (`AbstractPaths.refreshed`) have, beside these,
-    a term sum_j a_j k(., z_j), `kept`, which makes f(z) what it was. Such an f is a function from the prior like any
-    other: the values at z are part of the draw, and never data.
+    Refreshed paths (`AbstractPaths.refreshed`) are drawn afresh, except for their values at some points z. They have in
+    addition a term `kept`, sum_j a_j k(., z_j), which gives f(z) its old values. Such an f is a function from the prior
+    like any other: the values at z are part of the draw, and not data.
 
-    `drawn_given` is the number of data that were there when the functions were drawn, and their basis chosen. Where
-    these were drawn afresh, their residuals at later data alone are as if from the prior.
+    `drawn_given` is the number of data for which the basis was chosen when the functions were drawn. After a refresh,
+    only the residuals at later data have the distribution that residuals of prior draws have.
     """
 
     fields = ("drawn_given",)
@@ -64,7 +65,7 @@ class PriorPaths(Value):
         self._modules["kept"], self.drawn_given = kept, drawn_given
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        """A copy with `fn` applied to every tensor; but the kept points' weights, which are large, stay in float64."""
+        """A copy with `fn` applied to every tensor. The weights of the kept points are large, and stay in float64."""
         new = super().mapped(fn)
         if new.kept is not None and new.kept.v.dtype != self.kept.v.dtype:
             new._modules["kept"] = new.kept.replaced(v=self.kept.v.to(new.kept.v.device))
@@ -80,7 +81,7 @@ class PriorPaths(Value):
 
     @property
     def description(self) -> str:
-        """What it is made of, in words."""
+        """The features in words, and the number of kept points, if any."""
         bases = f" in {self.num_bases} bases" if self.num_bases > 1 else ""
         kept = "" if self.kept is None else f", kept at {many(len(self.kept.sites), 'point')}"
         return f"{self.features.description}{bases}{kept}"
@@ -99,9 +100,9 @@ class PriorPaths(Value):
         return self.features.num_bases
 
     def terms(self, added: Sequence[Tensor] | None = None) -> list[PathTerm]:
-        """Each basis with its weights times its amplitudes, and then what keeps the functions at points.
+        """The terms of the prior: each basis with its weights times its amplitudes, and the term of the kept points.
 
-        `added` are weights in float64, `[s, t, c]` for each basis, which are added to these.
+        `added` are float64 weights, `[s, t, c]` for each basis, that are added to the prior's own.
         """
         bases, sums = list(self.features.bases), []
         for i, (basis, w) in enumerate(zip(bases, self.w.split([basis.size for basis in bases], dim=-1), strict=True)):
@@ -134,10 +135,11 @@ def observed_before(
     update: tuple[Sequence[PathTerm], Sequence[PathTerm]] = ((), ()),
     graph: bool = False,
 ) -> Tensor:
-    """What is observed at sites of mean + prior + update of every path, and in the last row of the path with w = 0:
-    `[s + 1, n]`.
+    """The values at sites (or functionals) of mean + prior + update of every path, and in the last row those of the
+    path with w = 0: `[s + 1, n]`.
 
-    `update` has the terms of an update of the paths, and of their mean; `graph` says whether they are in a graph.
+    `update` has the terms of an update of the paths, and of their mean. `graph` says whether the values are part of an
+    autograd graph.
     """
     (s, t, _), origin, (of_paths, of_mean) = prior.w.shape, prior.features.origin, update
     graph = graph or prior.requires_graph() or mean.requires_graph()
@@ -155,7 +157,8 @@ def observed_before(
 def prior_on(
     features: Features, index: Tensor, t: int, like: Tensor, generator: torch.Generator, num_data: int = 0
 ) -> PriorPaths:
-    """f(.) = sum_i w_i phi_i(.): weights for every path, of a tensor's dtype, when num_data are given.
+    """Draw f(.) = sum_i w_i phi_i(.): weights for every path, in the dtype of a tensor. `num_data` is the number of
+    data for which the basis was chosen.
 
     Path i has basis `index[i]`.
     """
@@ -164,7 +167,8 @@ def prior_on(
 
 
 def mixed(features: Features, omega: Tensor) -> Tensor:
-    """w = R omega: standard normals `[s, t, ell]`, independent, mixed over the outputs by a root of each coupling."""
+    """w = R omega `[s, t, ell]`: independent standard normals omega, mixed over the outputs by a root R of each
+    coupling."""
     if all(root is None for root in features.roots):  # one output, or no features
         return omega
     blocks = zip(features.roots, omega.split([b.size for b in features.bases], dim=-1), strict=True)

@@ -1,8 +1,8 @@
-"""SparseUpdate: the update of paths of a sparse model, and of these given data.
+"""SparseUpdate: the update of paths of a sparse model, before and after they are given data.
 
     v  =  K_mm^-1 (u - f_m)          equation (10), u from q(u)
 
-Data that are given later see the variational posterior's covariance k_q (`CorrectedOperator`).
+For data that are given later, the covariance is that of the variational posterior, k_q (`CorrectedOperator`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from .update import check_sites, kernel_terms
 
 
 class Inducing(Value):
-    """A sparse posterior's own update: weights v `[s, m]` and their mean `[m]` on k(., Z), and a root of Cov f(Z).
+    """The update of a sparse posterior without data: weights v `[s, m]` of k(., Z), their mean `[m]`, and a root of Cov
+    f(Z).
 
-    The last two are None where q(u) is known by its draws alone.
+    The mean and the root are None if q(u) is known only by draws.
     """
 
     shapes = "v: s m, v_mean: m, root: m r, jitter:"
@@ -155,12 +156,12 @@ _posterior_of = Recorder(SparseUpdate.posterior)
 
 
 class CorrectedOperator(Operator):
-    """k_q(X, X) + diag(noise), the covariance of a sparse posterior's observations, of a q(u) with covariance
-    root root^T of f(Z). With L L^T = k(Z, Z) + jitter, A = L^-1 k(Z, X) and R = root^T (L L^T)^-1 k(Z, X),
+    """k_q(X, X) + diag(noise), the covariance of the observations of a sparse posterior. Under q(u), f(Z) has the
+    covariance root root^T. With L L^T = k(Z, Z) + jitter, A = L^-1 k(Z, X) and R = root^T (L L^T)^-1 k(Z, X),
 
         k_q(X, X)  =  k(X, X) - A^T A + R^T R
 
-    in which no inverse of k(Z, Z) is multiplied out: its rounding would be as large as the posterior's variances.
+    The inverse of k(Z, Z) is never computed: its rounding error would be as large as the posterior's variances.
     """
 
     def __init__(self, operator: KernelOperator, inducing: Inducing) -> None:
@@ -208,12 +209,12 @@ class CorrectedOperator(Operator):
         return self.operator.requires_graph() or (torch.is_grad_enabled() and self.R.requires_grad)
 
     def centre_weights(self, v: Tensor) -> Tensor:
-        """What weights v `[r, n]` of k_q(., X) are in terms of k(., Z): `[r, m]`."""
+        """Convert weights v `[r, n]` of k_q(., X) to weights of k(., Z): `[r, m]`."""
         return self.state.solve(self.root @ (self.R @ v.mT) - self.K_mn @ v.mT)[0].mT
 
 
 class GaussianMoments(NamedTuple):
-    """A Gaussian of f(Z): its mean `[m]`, and a root `[m, r]` of its covariance."""
+    """A Gaussian distribution of f(Z): its mean `[m]`, and a root `[m, r]` of its covariance."""
 
     mean: Tensor
     root: Tensor
@@ -237,7 +238,7 @@ def moments_of_q(gp: SparseGP, prior_mean: Tensor, L: Tensor | None) -> Gaussian
 def draws_of_q(
     gp: SparseGP, s: int, prior_mean: Tensor, L: Tensor | None, generator: torch.Generator
 ) -> tuple[Tensor, GaussianMoments | None]:
-    """Draws of f(Z) `[s, m]` under q(u), and its moments where they are known."""
+    """Draws of f(Z) `[s, m]` under q(u), and its moments if they are known."""
     m = len(prior_mean)
     if gp.sample_u is None:
         q = moments_of_q(gp, prior_mean, L)
@@ -316,7 +317,8 @@ def sparse_update_given_data(
 
 
 def _operator_given(inducing: Inducing, operator: KernelOperator) -> CorrectedOperator:
-    """The operator of data given q(u): a difference of large matrices, so in float64 where no graph is kept."""
+    """The operator of data given q(u). It is a difference of large matrices, so it is computed in float64 unless a
+    graph is kept."""
     if not (operator.requires_graph() or (torch.is_grad_enabled() and inducing.requires_graph())):
         operator = KernelOperator(operator.kernel.double(), operator.sites.double(), operator.noise.double())
         inducing = inducing.double()
@@ -326,11 +328,11 @@ def _operator_given(inducing: Inducing, operator: KernelOperator) -> CorrectedOp
 def _with_old_values(
     old: tuple[PriorPaths, Inducing], new: tuple[PriorPaths, Inducing], kernel: Kernel, old_kernel: Kernel
 ) -> Inducing:
-    """The update of new paths, the old ones in fewer digits, by which they have the old values at inducing points.
+    """The update of paths that were converted to fewer digits. With it they have the old values at the inducing points.
 
         v'  =  (K' + jitter)^-1 ((K + jitter) v + f - f')
 
-    Its weights are in float64 where these, too, have too many digits.
+    Its weights are in float64 if they, too, need more digits than the dtype has.
     """
     device, inducing = new[1].v.device, new[1]  # paths can change dtype and device in one move
     prior, before = old[0].to(device), old[1].to(device)
@@ -355,10 +357,10 @@ def _with_old_values(
 
 
 def sparse_deviations(state: State, root: Tensor, jitter: Tensor, rows: Tensor) -> Tensor:
-    """The standard deviations of f at some inducing points, u having a covariance of this root `[m, r]`.
+    """The standard deviations of f at some inducing points, for u with a covariance that has this root `[m, r]`.
 
-    f is smoother than u. Let J be the jitter and A = K_mm + J. Then f(Z) is (I - J A^-1) u plus a normal vector of
-    covariance J - J A^-1 J.
+    f differs from u by the jitter J. With A = K_mm + J, f(Z) is (I - J A^-1) u plus a normal vector of covariance J - J
+    A^-1 J.
     """
     some = torch.arange(len(rows), device=rows.device)
     one = torch.zeros(len(root), len(rows), dtype=torch.float64, device=rows.device)

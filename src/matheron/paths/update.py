@@ -1,4 +1,5 @@
-"""Updates: what data add to a prior path. The protocol, and what its implementations share.
+"""Updates: the second term of a posterior path, which data add to a prior path. The protocol, and code that its
+implementations share.
 
 `ExactUpdate` (exact.py) and `SparseUpdate` (sparse.py) are weighted sums of k(., z); `LatticeUpdate` (in `lattice`) has
 coefficients of a Fourier lattice. Paths use the protocol alone.
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Update(Value):
-    """What data add to s prior paths, and what more data need of it.
+    """The terms that data add to s prior paths, and the quantities that conditioning on more data requires.
 
     A posterior path is mean + prior + update. The posterior mean is mean + `mean_terms`, whatever the prior's basis.
     """
@@ -52,14 +53,14 @@ class Update(Value):
     @property
     @abstractmethod
     def own_posteriors(self) -> bool:
-        """Whether each path has a posterior of its own, since each was given targets of its own."""
+        """Whether each path has a posterior of its own, because each was given targets of its own."""
 
     @abstractmethod
     def terms(self) -> list[PathTerm]:
-        """What evaluators add to the prior's terms."""
+        """The terms of the update, which evaluators add to the prior's."""
 
     def sums(self, x: Tensor) -> Tensor | None:
-        """The updates at inner points `[1, n, d]`: `[s, t, n]`; None where there is nothing to add."""
+        """The updates at inner points `[1, n, d]`: `[s, t, n]`. None if the update has no terms."""
         return sum_of(self.terms(), x)
 
     def path_terms(self, prior: PriorPaths) -> list[PathTerm]:
@@ -68,15 +69,15 @@ class Update(Value):
 
     @abstractmethod
     def mean_terms(self) -> list[PathTerm]:
-        """The same for the posterior mean: one row, or one for each path where posteriors differ.
+        """The terms of the posterior mean: one row, or one for each path if posteriors differ.
 
-        TypeError where the mean is not known.
+        Raises a TypeError if the mean is not known.
         """
 
     @abstractmethod
     def variance(self, prior: PriorPaths, sites: Observed) -> Tensor:
-        """The posterior variance `[n]` of what is observed at sites of the model's space; TypeError where it is not
-        known."""
+        """The posterior variance `[n]` at sites (or of functionals) in the model's space. Raises a TypeError if it is
+        not known."""
 
     @abstractmethod
     def given(
@@ -89,12 +90,12 @@ class Update(Value):
         """The update of some of the paths."""
 
     def check_beside(self, prior: PriorPaths) -> None:
-        """ValueError where this is no update of these prior paths, as one of a file may not be."""
+        """Raise a ValueError if this update does not fit these prior paths, which can be so in a damaged file."""
 
     def narrowed(self, prior: PriorPaths, old: tuple[PriorPaths, Update], mean: Mean) -> Update:
-        """This update, a copy of `old` in another dtype, for a prior that is one as well.
+        """Adapt this update, a copy of `old` in another dtype, to a prior that was converted in the same way.
 
-        Where the dtype has too few digits for the update's sums, the weights are solved for anew.
+        If the dtype has too few digits for the sums of the update, the weights are solved for again.
         """
         return self
 
@@ -104,10 +105,10 @@ class Update(Value):
 
 
 def kernel_terms(kernel: Kernel, sites: Observed, weights: Tensor) -> list[PathTerm]:
-    """sum_j v_j k(., z_j) as terms, for weights v `[s, c]` of c sites: a weighted sum for each coupled kernel.
+    """The terms of sum_j v_j k(., z_j) for weights v `[s, c]` of c sites: a weighted sum for each coupled kernel.
 
-    Of functionals L_j it is sum_j v_j L_j k(., z), a weighted sum for each order of derivatives. Weights in float64
-    beside sites in float32 are summed in float64 (`precision.py`).
+    For functionals L_j it is sum_j v_j L_j k(., z), with a weighted sum for each order of derivatives. If weights are
+    in float64 and sites in float32, the sums are computed in float64 (`precision.py`).
     """
     if len(sites) == 0:
         return []
@@ -153,7 +154,7 @@ class KernelSum(Value):
 
 
 def check_sites(kernel: Kernel, sites: Observed, v: Tensor) -> None:
-    """ValueError where sites do not fit a kernel and weights `[s, c]`, as those of a file may not."""
+    """Raise a ValueError if sites do not fit a kernel and weights `[s, c]`, which can be so in a damaged file."""
     t, outputs = kernel.num_outputs, sites.outputs
     kernel.terms(sites.points.shape[1])  # raises an error if the kernel does not fit the dimensions
     if v.shape[-1] != len(sites):
