@@ -22,7 +22,7 @@ from ..core.nufft import WIDTH, grid_shape, series_at, window, window_transform
 
 
 class AxisSeries:
-    """sum_j F_j exp(i j x) at angles x `[n]`: what is the same for all rows F.
+    """sum_j F_j exp(i j x) at angles x `[n]`. The object holds what is the same for all rows of coefficients F.
 
     >>> import torch
     >>> from matheron.lattice.axis_series import AxisSeries
@@ -72,8 +72,8 @@ class AxisSeries:
     def add(self, F: Tensor, *into: Tensor) -> None:
         """Add the series of complex rows F `[r, modes]` to their real part `[r, n]` and, where given, imaginary one.
 
-        Rows are shared out among threads of our own, each of which works alone: products this small would wait for each
-        other in those of torch.
+        Rows are divided among threads of a pool, each of which works alone. With torch's own threads, products this
+        small would wait for each other.
         """
         step = max(1, self._slab // self.size)
         slabs = [slice(start, start + step) for start in range(0, len(F), step)]
@@ -109,7 +109,7 @@ class AxisSeries:
 
 
 def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
-    """Cells from low on of a periodic grid: which of the count, and which of the grid's own, piece by piece."""
+    """Cells of a periodic grid from `low` on, piece by piece: their numbers in the count, and in the grid."""
     pieces, done = [], 0
     while done < count:
         start = (low + done) % size
@@ -122,9 +122,10 @@ def _unwrapped(low: int, count: int, size: int) -> list[tuple[slice, slice]]:
 def sums_along(
     angles: Tensor, modes: int, rows: int, like: Tensor, fewest_rows: int = 24
 ) -> Callable[[Tensor], Tensor]:
-    """The fastest way from complex rows `[r, modes]` to their series `[r, n]` at the angles of an axis.
+    """Choose the fastest way to evaluate series of complex rows `[r, modes]` at the angles of an axis.
 
-    For fewer rows than `fewest_rows` the points of an axis are as good as scattered (benchmarks/lattice.py).
+    For fewer rows than `fewest_rows`, treating the points of an axis as scattered points is as fast
+    (benchmarks/lattice.py).
     """
     device, dtype = like.device.type, like.dtype
     # The largest size of the axis's matrix. Beyond it, a transform is faster on a CPU; on a GPU the matrix would not

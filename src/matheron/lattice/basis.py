@@ -17,14 +17,14 @@ from .axis_series import AxisSeries, sums_along, waves
 class Lattice(Basis):
     """cos(theta_j . x) for one j of each pair +-j, then sin(theta_j . x), then 1: theta_j = 2 pi j / period.
 
-    The modes j run from -m_i to m_i in each of the coordinates `dims`. In order, the second half of the box holds one
-    of each pair. There are c = prod(2 m_i + 1) functions in all. Amplitudes `[(c + 1) / 2]` are those of the pairs,
-    then that of 1.
+    The modes j run from -m_i to m_i in each of the coordinates `dims`. In the order of the box, its second half holds
+    one of each pair. There are c = prod(2 m_i + 1) functions in all. Amplitudes `[(c + 1) / 2]` are those of the pairs,
+    and then that of the constant.
 
     `error` is the largest difference from the kernel that was measured between points of the domain. `left_out` is the
-    variance beyond the last mode, which the outermost modes carry, or other lattices. Both are relative to the
-    variance. `accuracy` is that of non-uniform transforms, relative to the scale of these functions; 0 means to
-    rounding.
+    variance of frequencies above the last mode, which the outermost modes or other lattices have in addition. Both are
+    relative to the variance. `accuracy` is that of non-uniform transforms, relative to the scale of these functions; 0
+    is accuracy up to rounding.
     """
 
     fields = ("dims", "shape", "error", "left_out", "accuracy")
@@ -99,11 +99,13 @@ class Lattice(Basis):
         return torch.cat([self.pairs(0, self.num_pairs, x.shape[-1]).values(x), torch.ones_like(x[..., :1])], dim=-1)
 
     def angles(self, x: Tensor) -> Tensor:
-        """`[..., d] -> [..., k]`, in radians of the fundamental; float64, for a mode multiplies their errors."""
+        """Points as angles of the fundamental mode, `[..., d] -> [..., k]`, in float64, because a mode multiplies their
+        rounding errors."""
         return x[..., self.dims].double() * (2 * math.pi / self.period.double())
 
     def coefficients(self, W: Tensor) -> Tensor:
-        """Weights `[..., c]` as complex coefficients `[..., *shape]` of exp(i theta_j . x); conjugate for -j."""
+        """Convert weights `[..., c]` to complex coefficients `[..., *shape]` of exp(i theta_j . x), with the conjugate
+        at -j."""
         return torch.complex(*self._parts_of_coefficients(W))
 
     def _parts_of_coefficients(self, W: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +117,7 @@ class Lattice(Basis):
         return real.unflatten(-1, self.shape), imaginary.unflatten(-1, self.shape)
 
     def weights(self, F: Tensor) -> Tensor:
-        """The weights `[..., c]` of coefficients `[..., *shape]`: the inverse of `coefficients`."""
+        """Convert coefficients `[..., *shape]` to weights `[..., c]`: the inverse of `coefficients`."""
         h, F = self.num_pairs, F.flatten(-len(self.shape))
         return torch.cat([2 * F[..., h + 1 :].real, -2 * F[..., h + 1 :].imag, F[..., h : h + 1].real], dim=-1)
 
@@ -165,10 +167,10 @@ class Lattice(Basis):
         return self, self._slopes(W, theta @ direction[self.dims].to(theta))
 
     def suits_matrix(self, x: Tensor, r: int) -> bool:
-        """Whether one product with the modes' values is the fastest way to r functions at shared points.
+        """Whether a matrix of the modes' values is the fastest way to evaluate r functions at shared points.
 
-        On a GPU that is so where there are few of these values for each function. On a CPU it is so where points are
-        few, both for each function and in all (benchmarks/lattice.py).
+        On a GPU this is so if the matrix has few entries for each function. On a CPU it is so if points are few, both
+        for each function and in total (benchmarks/lattice.py).
         """
         n = x.shape[1]
         if x.device.type == "cuda":
@@ -207,7 +209,7 @@ class Lattice(Basis):
         return out
 
     def summed(self, x: Tensor, W: Tensor) -> Tensor:
-        """The sums by products of matrices: for autograd, and where points are few."""
+        """The sums by products of matrices, which autograd can differentiate and which are fast for few points."""
         F, angles = self._parts_of_coefficients(W), self.angles(x)  # [B, r, *shape] twice, [B, n, k]
         n, inner = x.shape[1], math.prod(F[0].shape[:-1])
         step = max(1, self._in_memory // inner)
@@ -215,9 +217,11 @@ class Lattice(Basis):
         return torch.cat(blocks, dim=-1)
 
     def _block(self, angles: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
-        """One axis after the other, the last first: a product for it, weighted sums for the others.
+        """Contract one axis after the other, beginning with the last: by a matrix product for that axis, by weighted
+        sums for the others.
 
-        In real arithmetic: second derivatives of complex numbers are views that torch.func's vmap does not know.
+        It uses real arithmetic, because torch.func's vmap does not support the views in second derivatives of complex
+        numbers.
         """
         (B, r), n = real.shape[:2], angles.shape[1]
         last = len(self.shape) - 1
@@ -237,7 +241,7 @@ class Lattice(Basis):
         return real
 
     def add_on_axes(self, W: Tensor, axes: list[Tensor], into: list[Tensor]) -> bool:
-        """A product of matrices for each axis, or transforms where that has too many numbers."""
+        """Use a product of matrices for each axis, or transforms if the matrix would have too many entries."""
         angles = [axes[i].double() * (2 * math.pi / self.period[k].double()) for k, i in enumerate(self.dims)]
         order = sorted(range(len(self.dims)), key=lambda k: self.dims[k])
         rows = math.prod(self.shape)
@@ -312,7 +316,7 @@ def _waves(angles: Tensor, like: Tensor, modes: int) -> tuple[Tensor, Tensor]:
 
 
 class _Weighted(torch.autograd.Function):
-    """The sums at points in a graph; going back, those of the gradient's coefficients."""
+    """The sums at points in an autograd graph. The backward pass computes the sums of the gradient's coefficients."""
 
     @staticmethod
     def forward(ctx, x: Tensor, W: Tensor, basis: Lattice) -> Tensor:
@@ -334,6 +338,6 @@ class _Weighted(torch.autograd.Function):
 
 
 def same_modes(bases: Sequence[Lattice]) -> bool:
-    """Whether lattices differ in their amplitudes alone."""
+    """Whether lattices have the same modes, and differ at most in their amplitudes."""
     first, *others = bases
     return all(first.same_functions(other) for other in others)

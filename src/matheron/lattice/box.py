@@ -1,4 +1,4 @@
-"""Boxes: where the Fourier series of some terms of a kernel repeats itself, and how many modes it has."""
+"""Boxes: the periods of the Fourier series of some terms of a kernel, and their numbers of modes."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Box:
         return theta
 
     def along(self, axes: Sequence[int]) -> Box:
-        """This box in some of its coordinates alone."""
+        """The box in only some of its coordinates."""
         each = {name: getattr(self, name) for name in ("dims", "period", "side", "fixed", "m")}
         return replace(self, **{name: tuple(values[a] for a in axes if values) for name, values in each.items()})
 
 
 def joined(boxes: list[Box], largest: int, times: float = 2.0, below: int = 4096) -> list[Box]:
-    """Merge boxes where one box for their terms has not many more modes than they have.
+    """Merge boxes if one box for their terms does not have many more modes than the separate boxes.
 
     A merged box has at most `times` as many modes as its two parts together, or at most `below`. It never has more than
     `largest`."""

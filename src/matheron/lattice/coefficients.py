@@ -1,12 +1,13 @@
 """The Fourier coefficients of a stationary kernel on a box.
 
-Only differences between points of the domain matter, so the kernel may be continued beyond them in any way that keeps
-its coefficients positive. It is continued by its own periodic images, far enough away, or cut off smoothly. Where the
-spectral density S is known, the images' coefficients are S(theta_j) prod(2 pi / period) exactly; else they are an FFT
-of the kernel.
+The series must equal the kernel only at differences between points of the domain. At larger differences the kernel may
+be continued in any way that keeps its coefficients positive: by its own periodic images, far enough away, or by a
+smooth cut-off. If the spectral density S is known, the coefficients of the images are S(theta_j) prod(2 pi / period)
+exactly; otherwise they are an FFT of the kernel.
 
-What lies beyond the last mode is added to the outermost octave of modes: the variance is right, and correlations err
-over distances below the shortest wavelength alone. Where other features hold it, it is left out.
+The variance of frequencies above the last mode is added to the outermost octave of modes. The variance is then right,
+and correlations are wrong only over distances below the shortest wavelength. If other features represent these
+frequencies, their variance is not added.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def lattice_of(box: Box, input_dim: int, whole: bool = True) -> Lattice:
 def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int, whole: bool = True) -> Tensor:
     """The Fourier coefficients of a term of variance one on the box's modes, `[*shape]`, none negative.
 
-    They are of the whole variance, or without what lies beyond the modes.
+    They contain the whole variance, or only that of the modes' own frequencies.
     """
     active = term.active_dims(input_dim)
     mine = [axis for axis, i in enumerate(box.dims) if i in active]
@@ -53,7 +54,7 @@ def coefficients(term: Term, cut_off: bool, box: Box, input_dim: int, whole: boo
 
 
 def on_box(c: Tensor, axes: Sequence[int], box: Box) -> Tensor:
-    """Coefficients of a term along some axes of a box as those on all of its modes, `[*shape]`."""
+    """Extend coefficients of a term that depends on some axes of a box to all modes of the box, `[*shape]`."""
     shape = [2 * m + 1 if axis in axes else 1 for axis, m in enumerate(box.m)]
     # the term is constant along the other axes, so only their mode 0 counts
     widths = [0 if axis in axes else m for axis, m in enumerate(box.m)]
@@ -63,8 +64,9 @@ def on_box(c: Tensor, axes: Sequence[int], box: Box) -> Tensor:
 def by_density(term: Term, box: Box, input_dim: int, whole: bool, images: int = 8) -> Tensor | None:
     """S(theta_j) prod(2 pi / period); None without a density.
 
-    If they are to be of the whole variance, the outermost octave has what is left over. All modes of all frequencies
-    sum to the kernel's periodic images at zero, of which so many on each side matter; the modes lack the difference.
+    If they are to contain the whole variance, the outermost octave gets the remainder. The coefficients of all
+    frequencies would sum to the periodic images of the kernel at zero, of which only the nearest matter. The remainder
+    is this sum minus that of the modes.
     """
     measure = term.measure(input_dim)
     if getattr(measure, "density_dims", None) != list(box.dims):
@@ -113,14 +115,15 @@ def by_transform(term: Term, cut_off: bool, box: Box, input_dim: int) -> Tensor:
 def by_longer_transform(term: Term, cut_off: bool, box: Box, input_dim: int, times: int) -> Tensor:
     """The coefficients by an FFT with `times` as many modes, of which the box's own are kept.
 
-    An FFT aliases what lies beyond its modes to them. Most of it then falls on the modes that are not kept.
+    An FFT aliases higher frequencies to its modes. With a longer FFT, most of this error falls on modes that are not
+    kept.
     """
     c = by_transform(term, cut_off, replace(box, m=tuple(times * m for m in box.m)), input_dim).clamp_min(0)
     return c[tuple(slice((times - 1) * m, (times + 1) * m + 1) for m in box.m)]
 
 
 def _even_in_each(term: Term, box: Box, input_dim: int) -> bool:
-    """Whether the kernel is even in each coordinate by itself, as one that is turned is not."""
+    """Whether the kernel is even in each coordinate separately, which a rotated kernel is not."""
     r = near(64, len(box.dims), seed=2) * torch.tensor(box.period, dtype=torch.float64, device="cpu")
     signs = torch.randint(2, r.shape, generator=torch.Generator().manual_seed(3), device="cpu") * 2 - 1
     x = torch.zeros(2, len(r), input_dim, dtype=torch.float64, device="cpu")
@@ -130,7 +133,7 @@ def _even_in_each(term: Term, box: Box, input_dim: int) -> bool:
 
 
 def continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) -> Tensor:
-    """The kernel beyond the domain as the box continues it, at differences `[N, k]` in [0, period] -> `[N]`."""
+    """The kernel, continued beyond the domain as the box states, at differences `[N, k]` in [0, period] -> `[N]`."""
     active = set(term.active_dims(input_dim))
     decays = [i in active and not math.isfinite(own_period(term, input_dim, i)) for i in box.dims]
     x = torch.zeros(len(r), input_dim, dtype=torch.float64, device="cpu")
@@ -161,7 +164,8 @@ def continued(term: Term, cut_off: bool, box: Box, r: Tensor, input_dim: int) ->
 
 
 def _matters(term: Term, box: Box, image: tuple[float, ...], input_dim: int) -> bool:
-    """Whether an image is more than rounding anywhere in the box: in a tenth of it at the corner nearest to it."""
+    """Whether an image is larger than rounding anywhere in the box, or in the tenth of the box that is nearest to
+    it."""
     inside = 0.1 * near(64, len(image), seed=0)
     x = torch.zeros(len(inside), input_dim, dtype=torch.float64, device="cpu")
     for axis, (i, shift) in enumerate(zip(box.dims, image, strict=True)):
@@ -185,7 +189,8 @@ def stationary(term: Term, x: Tensor) -> Tensor:
 
 
 def own_period(term: Term, input_dim: int, i: int) -> float:
-    """The period of a coordinate along which all factors repeat; infinite where one decays, NaN where none holds."""
+    """The period of the kernel along a coordinate: infinite if a factor is not periodic, NaN if no period is common to
+    all factors."""
     frequencies = []
     for kernel in term.stationary:
         if i not in kernel.active_dims(input_dim):
@@ -221,7 +226,8 @@ def amplitudes_of(c: Tensor) -> Tensor:
 
 @torch.no_grad()
 def largest_error(box: Box, c: Tensor, input_dim: int) -> float:
-    """The largest difference of the series from the kernel between random points of the domain, in variances."""
+    """The largest difference between the series and the kernel at random differences within the domain, relative to the
+    variance."""
     generator = torch.Generator().manual_seed(0)
     k = len(box.dims)
     r = 2 * torch.rand(256, k, generator=generator, dtype=torch.float64, device="cpu") - 1

@@ -1,4 +1,4 @@
-"""Draws whose update, too, is on a Fourier lattice: given data at once, or data that are read in chunks."""
+"""Draws whose data are solved for on a Fourier lattice: data in memory, or data that are read in chunks."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ _TOO_MANY_KINDS = (
 def drawn_on_lattice(
     gp: ExactGP | SparseGP, s: int, spec: FeatureSpec, solver: Solver, detach: bool, generator: torch.Generator
 ) -> Paths | None:
-    """Paths whose update, too, is on a lattice; None where it is not asked for, would not be faster, or not be right.
+    """Draw paths with the data solved for on a lattice. None if that is not requested, would not be faster, or would
+    not be accurate.
 
-    Whether it is right is told by the mean, which is solved for first. No random number is drawn before that is known.
+    The mean, which is solved for first, decides whether it is accurate. No random number is drawn before that is known.
     """
     asked = isinstance(solver, FourierLattice)
     # With fewer data, dense solves with the exact kernel are faster than choosing the size of a lattice
@@ -92,17 +93,19 @@ def drawn_on_lattice(
 
 
 def largest_worthwhile(n: int, s: int, d: int, num_channels: int, operations: int = 8000) -> int:
-    """Modes beyond which a lattice takes longer than a dense solve: covariances, the factor, and right-hand sides.
+    """The number of modes above which a lattice takes longer than a dense solve, with its covariances, its factor and
+    right-hand sides.
 
-    `operations` are those of a solve for each number of its transforms and each path, in those of a dense solve
-    (benchmarks/lattice.py).
+    `operations` are those of a lattice's solve for each entry of its transforms and each path, relative to an operation
+    of a dense solve (benchmarks/lattice.py).
     """
     dense = 150 * n**2 + n**3 / 3 + 4 * n**2 * s
     return int(dense / (operations * (s + 1) * 2**d * num_channels))
 
 
 def can_be_solved(basis: Joint, noise: Tensor, channels: Tensor | None) -> bool:
-    """Whether rounding allows a lattice for data of this noise, and data are more than the weights they determine.
+    """Whether a lattice can be solved accurately for data with this noise, and whether there are more data than weights
+    that they determine.
 
     For fewer data, a dense factor is made in any case.
     """
@@ -113,7 +116,7 @@ def can_be_solved(basis: Joint, noise: Tensor, channels: Tensor | None) -> bool:
 
 
 def _fits(spec: FeatureSpec, detach: bool) -> bool:
-    """Whether what is asked of the prior can be had on a lattice."""
+    """Whether a lattice can provide the features that the prior is asked for."""
     return spec.domain is not None and spec.kind in ("auto", "lattice") and detach
 
 
@@ -128,7 +131,8 @@ def drawn_from_stream(
     dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> Paths:
-    """Paths given data that are read twice in chunks: for the lattice's size, and for what it keeps of them."""
+    """Draw paths given data that are read twice in chunks: first for the size of the lattice, and then for the
+    statistics that it keeps."""
     if not _fits(spec, detach) or not isinstance(solver, Auto | FourierLattice):
         raise ValueError(
             "draw: a StreamedGP is solved for on a lattice: it needs domain=(lower, upper), features and solver "

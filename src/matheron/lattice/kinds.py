@@ -1,13 +1,13 @@
-"""Kinds of observations on a lattice: values, slopes, averages over equal boxes, and whatever else moves from place to
-place.
+"""Kinds of observations on a lattice: values, slopes, averages over equal boxes, and all other functionals that are
+observed at several places.
 
-Data that are translates of one functional L about the origin, L_r f = s_r L f(x_r + .), are of one kind. On a mode of
-the lattice it is a number,
+Data that are translates of one functional L about the origin, L_r f = s_r L f(x_r + .), are of one kind. Applied to a
+mode of the lattice, L is a multiplication by the number
 
     L exp(i theta . x)  =  D(theta)  =  sum_a w_a prod_q (i u_aq . theta) exp(i theta . z_a) sinc_a(theta),
 
 with the weights w, directions u and points z of its atoms, and a product of sincs for atoms that are averages over
-boxes. For a slope D is i theta_j, and for an average it is the sincs alone. Data of a kind are thus values of a
+boxes. For a slope D is i theta_j, and for an average it consists of the sincs. Data of a kind are thus values of a
 function whose coefficients are D times those of f.
 """
 
@@ -29,14 +29,14 @@ from .basis import Lattice
 
 
 class TooManyKinds(ValueError):
-    """Functionals that are not translates of a few."""
+    """Raised for functionals that are not translates of a few."""
 
 
 class Located(NamedTuple):
     """Data as translates of a few functionals: L_r f = scale_r L f(place_r + .), with L of the datum's kind.
 
-    Kind 0 are values, and `kinds` has the others, one in each row. The channel of output i and kind k is k t + i, for
-    t outputs; `channels` is None for values of one output.
+    Kind 0 is values, and `kinds` has the other kinds, one in each row. The channel of output i and kind k is k t + i,
+    for t outputs. `channels` is None for values of one output.
     """
 
     kinds: Functionals | None
@@ -46,7 +46,7 @@ class Located(NamedTuple):
 
 
 def located(sites: Observed, num_outputs: int, known: Functionals | None = None, most: int = 16) -> Located:
-    """Data by their kinds, of which those `known` come first; TooManyKinds where there are more than `most`."""
+    """Sort data into kinds. The `known` kinds come first; more than `most` kinds raise TooManyKinds."""
     if isinstance(sites, Sites):
         return Located(known, sites.points.double(), sites.outputs, None)
     eps, sites = torch.finfo(sites.points.dtype).eps, sites.double()
@@ -83,7 +83,7 @@ class _Rows(NamedTuple):
     sides: Tensor  # [m, p, d]
 
     def numbered(self, kinds: list[Functionals], rounding: float, tolerance: float, most: int) -> Tensor:
-        """The number of each one's kind, from 1 on; 0 are values. Kinds that are new are added."""
+        """The number of the kind of each functional, from 1 on; 0 is values. New kinds are appended."""
         count = self.points.shape[1]
         number = torch.full_like(self.orders[:, 0], -1)
         if count == 1:
@@ -105,7 +105,8 @@ class _Rows(NamedTuple):
         return Functionals(*atoms, start, self.sides[i])
 
     def _equal(self, kind: Functionals, rounding: float, tolerance: float) -> Tensor:
-        """Which of these a kind is, `[m]`: to rounding, or to a share of its extent that no datum tells."""
+        """Which of these functionals equal a kind, `[m]`: up to rounding, or up to a share of its extent that is too
+        small to matter."""
         q = max(kind.order, self.directions.shape[2])
         mine, other = (
             torch.nn.functional.pad(u, (0, 0, 0, q - u.shape[-2])) for u in (self.directions, kind.directions)
@@ -145,15 +146,17 @@ def scale_of_functionals(
     num_neighbours: int = 64,
     num_atoms: int = 1024,
 ) -> tuple[float, Callable[[Tensor], Tensor]]:
-    """A typical posterior variance of values near the data, and how much each frequency counts relative to values.
+    """A typical posterior variance of values near the data, and the weight of each frequency in the variance that may
+    be left out.
 
-    The kinds of data have typical posterior variances too: the variance |D|^2 S that modes leave out of a kind counts
-    in proportion to its own.
+    Every kind of data has a typical posterior variance. The variance |D|^2 S that the modes leave out of a kind is
+    weighted by the inverse of it.
 
     Args:
-        looser: how much more of a slope's variance may be missing than of a value's. What is missing of a slope counts
-            as its noise. With 10, means err by some thousandths of a posterior standard deviation, and variances by a
-            thousandth. With 1000, they err by a tenth and by a fiftieth (Matern-5/2, 200 values and as many slopes).
+        looser: by how much a larger share of a slope's variance may be missing than of a value's. The missing variance
+            of a slope counts as its noise. With 10, means have errors of some thousandths of a posterior standard
+            deviation, and variances of a thousandth. With 1000, the errors are a tenth and a fiftieth (Matern-5/2, 200
+            values and as many slopes).
         num_neighbours: as for `typical_variances`; neighbours have `num_atoms` together at the most.
     """
     kernel, t = kernel.owned().to("cpu", torch.float64), kernel.num_outputs
@@ -163,8 +166,8 @@ def scale_of_functionals(
     count = 1 if kinds is None else 1 + len(kinds)
 
     def joint(places: Tensor, near: Tensor) -> Tensor:
-        """Of the value at each place, and what the other kinds would observe there, for the output of the nearest
-        datum; then of the nearest data."""
+        """Covariances of observations of every kind at each place (values first), of the output of the nearest datum,
+        and then of the nearest data."""
         here = channels[near[:, :1]] % t + t * torch.arange(count, device="cpu")
         of = torch.cat([here, channels[near]], dim=1)
         Z = torch.cat([places[:, None].expand(-1, count, -1), X[near]], dim=1)
@@ -201,8 +204,8 @@ def functionals_at(kinds: Functionals | None, places: Tensor, channels: Tensor |
 
 
 def covariances_of_groups(kernel: Kernel, functionals: Functionals, index: Tensor, atoms: int = 256) -> Tensor:
-    """The covariances within groups of functionals, whose numbers are `[p, m]`: `[p, m, m]`; of groups with about so
-    many atoms at once."""
+    """The covariances `[p, m, m]` within groups of functionals with the indices `[p, m]`, computed for groups with
+    about `atoms` atoms at a time."""
     m, found = index.shape[1], []
     for some in index.split(max(1, round(atoms / (m * mean_atoms(functionals))))):
         rows = functionals[some.flatten()]
@@ -225,8 +228,8 @@ def on_frequencies(kind: Functionals, theta: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class OnModes:
-    """D of one kind on the modes of a lattice, as products with weights of its functions: D `[h + 1]` on one mode of
-    each pair, then on the constant."""
+    """D of one kind on the modes of a lattice, for products with weights. D `[h + 1]` is given on one mode of each
+    pair, and then on the constant."""
 
     half: Tensor
 

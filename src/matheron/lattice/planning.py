@@ -25,7 +25,7 @@ from .tail import Shells
 
 @dataclass(frozen=True)
 class LatticePlanner:
-    """Puts the terms of a kernel that have a Fourier series on lattices, on so many modes.
+    """Puts the terms of a kernel that have a Fourier series on lattices, and chooses the numbers of modes.
 
     Attributes:
         largest, memory: modes of a lattice at the most; and bytes that the weights of all paths may fill.
@@ -74,7 +74,7 @@ class LatticePlanner:
         posterior: FactoredPosterior | None,
         generator: torch.Generator,
     ) -> Planned | None:
-        """Lattices for the terms of a kernel that have one on the domain; None where no lattice is asked for."""
+        """Make lattices for the terms of a kernel that have one on the domain. None if no lattice is requested."""
         kind, d = spec.kind, len(origin)
         if kind not in ("auto", *LATTICE_KINDS):
             return None
@@ -87,7 +87,7 @@ class LatticePlanner:
                 f'features="{kind}": expected terms that are stationary, or linear or polynomial by themselves, got '
                 f'{kernel!r}, in which a stationary kernel is multiplied with a linear one; use features="auto"'
             )
-        # If it was asked for, a prior that has modes only can be given data on its lattice.
+        # If a lattice was requested, a prior that consists of modes can be conditioned on data on its lattice.
         tailed = (kind == "auto" or (kind == "lattice" and posterior is not None)) and not spec.joint
         made, rest = self._lattices(kernel, terms, spec, posterior, tailed)
         if spec.joint:
@@ -112,7 +112,7 @@ class LatticePlanner:
         posterior: FactoredPosterior | None,
         tailed: bool,
     ) -> tuple[list[LatticeBlock], list[Term]]:
-        """The terms that go on lattices, which have tails or the whole variance, and the others."""
+        """The lattices, with further lattices or with the whole variance, and the terms that have none."""
         kind, domain = spec.kind, spec.domain
         assert domain is not None
         input_dim = domain.shape[1]
@@ -169,12 +169,12 @@ class LatticePlanner:
         return made, rest + discrete
 
     def _more(self, spec: FeatureSpec) -> float:
-        """How many times the usual number of modes this tolerance asks for, where there are further lattices."""
+        """The factor by which this tolerance needs more modes than the usual one, if there are further lattices."""
         return max(1.0, (self.usual_tolerance / spec.tolerance) ** self.finer)
 
 
 def _repeats(term: Term, input_dim: int, count: int) -> bool:
-    """Whether `count` features hold the term's whole spectrum: then it needs no lattice."""
+    """Whether `count` features represent the whole spectrum of the term. Then it needs no lattice."""
     series = harmonic_series(term, input_dim, count)
     return series is not None and series.tail == 0
 
@@ -186,11 +186,11 @@ PLANNER = LatticePlanner()
 def _needed(
     kernel: Kernel, spec: FeatureSpec, posterior: FactoredPosterior | None, input_dim: int
 ) -> tuple[float | None, Seen | None]:
-    """A typical posterior variance between the data, which the modes are to resolve; None where there are no data.
+    """A typical posterior variance between the data, relative to which the modes are chosen; None if there are no data.
 
-    Kinds of data other than values have posterior variances of their own, of which no more may be missing than of the
-    values'. With functionals, the second result is therefore how many times more a frequency counts than for
-    values alone.
+    Other kinds of data than values have posterior variances of their own, and the same share of them may be missing.
+    With functionals, the second result is therefore the factor by which each frequency counts more than for values
+    alone.
     """
     if posterior is None:
         return None, None
@@ -211,7 +211,8 @@ def _choice(basis: Lattice) -> Choice:
 
 
 def _require_joint(made: list[LatticeBlock], rest: list[Term], input_dim: int, count: int) -> None:
-    """All of the kernel is on one lattice, but for terms that have exact features of their own."""
+    """Raise an error unless the whole kernel is on one lattice, except for terms that have exact features of their
+    own."""
     plain = [t for t in rest if not t.own]
     exact = [
         not t.forms and _repeats(t, input_dim, count)

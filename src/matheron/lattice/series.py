@@ -1,4 +1,5 @@
-"""A stationary kernel's Fourier series as lattices: which continuation, which period, how many modes.
+"""The Fourier series of a stationary kernel as lattices: how the kernel is continued, with which period, and on how
+many modes.
 
 Of the ways to continue a kernel beyond the domain (see `coefficients`), each term takes the one that needs the smaller
 box. Terms share a box, and their coefficients add, where that costs few modes more.
@@ -27,7 +28,7 @@ LARGEST_ERROR = 0.2
 
 
 class NoJointLattice(ValueError):
-    """A kernel is not on one lattice of few enough modes, with explicit functions beside it."""
+    """Raised if a kernel cannot be represented by one lattice of few enough modes and explicit functions."""
 
 
 # The factor by which frequencies `[m, d]` count in the variance that is left out: 1 if only values are observed.
@@ -37,10 +38,10 @@ Seen: TypeAlias = Callable[[Tensor], Tensor]
 class Modes(NamedTuple):
     """How many modes a lattice may have.
 
-    There are at most `largest`; or at most `first`, where `largest` are too few and further lattices are to hold the
-    rest. The spectrum of a rough kernel has a long tail. Its lattice has no more than `fine` modes for the accuracy
-    asked for, and more only until `looser` times as much variance lies beyond them. The outermost octave of modes
-    carries that variance, at wavelengths so short that correlations over longer distances are right.
+    There are at most `largest` modes, or at most `first` if `largest` are too few and further lattices represent the
+    rest. The spectrum of a rough kernel has a long tail. Its lattice has at most `fine` modes if these reach the
+    accuracy, or more until at most `looser` times as much variance lies above them. The outermost octave of modes then
+    has that variance too, at wavelengths so short that correlations over longer distances are right.
     """
 
     largest: int
@@ -52,7 +53,8 @@ class Modes(NamedTuple):
 class LatticeBlock(NamedTuple):
     """A lattice of the terms of a box, with their coupling.
 
-    With a `tail`, the lattice holds them only as far as its modes go: `allowed` is the variance that may be missing.
+    With a `tail`, the lattice represents the terms only up to its highest frequency, and `allowed` is the variance that
+    may be missing.
     """
 
     basis: Lattice
@@ -132,12 +134,12 @@ def lattices(
 
 
 def with_series(terms: list[Term]) -> list[Term]:
-    """The terms that may have a Fourier series: those that are stationary, without linear factors."""
+    """The terms that can have a Fourier series: those that are stationary, without linear factors."""
     return [t for t in terms if t.stationary and not (t.forms or t.own)]
 
 
 def grouped(terms: Sequence[Term]) -> list[list[int]]:
-    """The numbers of terms, those of the same coupling together."""
+    """The indices of the terms, grouped by their coupling."""
     groups: list[list[int]] = []
     for i, term in enumerate(terms):
         for group in groups:
@@ -150,13 +152,13 @@ def grouped(terms: Sequence[Term]) -> list[list[int]]:
 
 
 def _alike(boxes: list[Box]) -> list[list[Box]]:
-    """Boxes of one term each, those of the same coupling together."""
+    """Boxes of one term each, grouped by their coupling."""
     return [[boxes[i] for i in group] for group in grouped([box.terms[0] for box in boxes])]
 
 
 def bases_of(box: Box, input_dim: int, whole: bool = True) -> list[tuple[Lattice, Box]]:
-    """The lattices of a box, all with its modes, one for each coupling of its terms; and each one's part of the box.
-    They have the whole variance, or not what lies beyond the modes."""
+    """The lattices of a box, all with its modes, one for each coupling of its terms, and the part of the box that
+    belongs to each. They contain the whole variance, or only that of the modes' own frequencies."""
     ones = [replace(box, terms=(t,), cut_off=(c,)) for t, c in zip(box.terms, box.cut_off, strict=True)]
     made: list[tuple[Lattice, Box]] = []
     for group in _alike(ones):
@@ -221,8 +223,8 @@ def sized_box(
 def _with_period(box: Box, input_dim: int, tolerance: float, negative: float, seen: Seen | None) -> Box | None:
     """The smallest of the boxes that a kernel's images and cut-offs ask for.
 
-    Images are smooth between points of the domain, and data see through them. The coefficients of a kernel that is cut
-    off may be negative, at any frequency: their sum must be as small as what is left out.
+    Periodic images are smooth within the domain, and data determine smooth functions. The coefficients of a kernel that
+    is cut off may be negative at any frequency. Their sum must be as small as the variance that may be left out.
     """
     (term,) = box.terms
     rooms = [
@@ -251,7 +253,8 @@ def _with_period(box: Box, input_dim: int, tolerance: float, negative: float, se
 
 
 def _negative(box: Box, input_dim: int, seen: Seen | None) -> float:
-    """The sum of the negative coefficients of a kernel cut off by a box, weighted by what is seen of them."""
+    """The sum of the negative coefficients of a kernel that is cut off by a box, with the weights `seen` of their
+    frequencies."""
     with torch.no_grad():
         c = -by_transform(box.terms[0], True, box, input_dim).clamp_max(0)
     return float(c.sum() if seen is None else (c.flatten() * seen(box.frequencies(input_dim))).sum())
@@ -272,8 +275,8 @@ def decay_length(term: Term, input_dim: int, i: int, side: float, tolerance: flo
 
 
 def _ridges(term: Term, input_dim: int, i: int, r: Tensor) -> Tensor:
-    """Directions `[k, d]`, one in coordinate i, along which a kernel may decay the slowest: its axis, and, of one that
-    is turned in a plane, many others."""
+    """Directions `[k, d]`, one of them along coordinate i, in which a kernel may decay the slowest. For a kernel that
+    is rotated in a plane there are many others."""
     axis = torch.zeros(1, input_dim, dtype=torch.float64, device="cpu")
     axis[0, i] = 1
     found = [axis]
@@ -291,7 +294,7 @@ def tails_along(box: Box, input_dim: int, axes: Sequence[int], share: float, lon
     """For each m the share of variance beyond it, `[m + 1]`, along some axes of the box of one term.
 
     They are computed until they are below `share`, by transforms of at most about `longest` points. Axes along which
-    the term is the same have one result.
+    the term is the same share one result.
     """
     (term,) = box.terms
     r = near(64, 1, seed=5)[:, 0]
@@ -311,7 +314,8 @@ def tails_along(box: Box, input_dim: int, axes: Sequence[int], share: float, lon
 
 
 def _seen_along(box: Box, input_dim: int, share: float, longest: int, seen: Seen | None) -> list[Tensor]:
-    """The shares of variance beyond each mode of a box of one term, along its axes, weighted by what is seen of them.
+    """The shares of variance above each mode of a box of one term, along its axes, with the weights `seen` of their
+    frequencies.
 
     Along the other coordinates a frequency has the same number of correlation lengths.
     """
@@ -363,7 +367,8 @@ def _tail(box: Box, input_dim: int, axis: int, share: float, longest: int) -> Te
 
 
 def _with_modes(box: Box, tails: list[Tensor], share: float, allowed: Modes) -> Box:
-    """The fewest modes that leave out a share of each axis, or as many as are allowed."""
+    """The smallest number of modes that leaves out at most this share along each axis, or the largest number that is
+    allowed."""
 
     def modes(share: float) -> tuple[int, ...]:
         return tuple(min(int((tail > share).sum()), len(tail) - 1) for tail in tails)

@@ -54,8 +54,8 @@ from ..solvers.pcg import ConvergenceWarning
 from .basis import Lattice, same_modes
 from .kinds import OnModes, about
 
-# The largest number of explicit functions next to a lattice. Each costs a transform of the data, and a row of a dense
-# matrix.
+# The largest number of explicit functions in addition to a lattice. Each costs a transform of the data, and a row of a
+# dense matrix.
 LARGEST_BESIDE = 512
 # Above this ratio of the data's information on a mode to its prior precision, the Toeplitz matrix loses too many
 # digits.
@@ -66,14 +66,14 @@ Planes = list[list[Tensor | None]]
 
 
 def rows_of(channels: Tensor | None, num_channels: int) -> list[Tensor] | list[slice]:
-    """Which data are of each channel: all of the first one where channels are not given."""
+    """The indices of the data of each channel. If no channels are given, all data are of the first."""
     if channels is None:
         return [slice(None), *[slice(0, 0)] * (num_channels - 1)]
     return [(channels == i).nonzero()[:, 0] for i in range(num_channels)]
 
 
 def largest_dense(device: torch.device) -> int:
-    """Rows of a matrix that is factored for a preconditioner, at the most (benchmarks/lattice.py)."""
+    """The largest number of rows of a matrix that is factored for a preconditioner (benchmarks/lattice.py)."""
     return 12_000 if device.type == "cuda" else 4000
 
 
@@ -82,8 +82,8 @@ class Joint:
 
         f_i(x)  =  sum_j phi_j(x) sum_r L_j[i, r] z_rj  +  sum_k e_k(x) sum_r R_k[i, r] z_rk
 
-    Weights z are rows `[t c + e]`: c for each output, and e explicit ones. What is observed of the functions is of t
-    channels for values, and of t more for each further kind.
+    Weights z are rows `[t c + e]`: c for each output, and e explicit ones. Observations have t channels for values, and
+    t more for each further kind.
     """
 
     kinds: Functionals | None = None
@@ -102,8 +102,8 @@ class Joint:
         self.mixing, self.planes = self._planes()
 
     def _planes(self) -> tuple[list[list[Tensor]] | None, Planes]:
-        """U[q t + r'][r] `[c]` with orthonormal columns, (a_qj R_q)^T = U_j L_j^T, None for a lattice that is alone;
-        and L[i][r] `[c]`, None where zero."""
+        """The roots of the modes: U[q t + r'][r] `[c]` with orthonormal columns, (a_qj R_q)^T = U_j L_j^T, or None for
+        a single lattice; and L[i][r] `[c]`, None where zero."""
         t, R = self.num_outputs, torch.stack(self.roots[: len(self.lattices)])  # [q, t, t]
         if len(R) == 1:
             a = self.lattice.scales()[0]
@@ -117,7 +117,7 @@ class Joint:
     def of(features: Features, kernel: Kernel) -> Joint | None:
         """The functions of these features.
 
-        None unless they are lattices of the same modes, and few functions that are the kernel's own.
+        None unless they are lattices with the same modes, and a few functions that represent their terms exactly.
         """
         blocks = list(features.blocks)
         lattices = [block.basis for block in blocks if isinstance(block.basis, Lattice)]
@@ -181,7 +181,7 @@ class Joint:
         return outputs
 
     def unmixed(self, G: Sequence[Tensor], planes: Planes | None = None, onto: Tensor | None = None) -> Tensor:
-        """The transpose of `mixed`: `t times [r, c] -> [r, t c]`, added to rows `onto`."""
+        """The transpose of `mixed`: `t times [r, c] -> [r, t c]`, added to the rows `onto`."""
         parts, before = [], [None] * self.num_outputs if onto is None else onto.chunk(self.num_outputs, dim=1)
         for r, total in enumerate(before):
             for row, G_i in zip(self.planes if planes is None else planes, G, strict=True):
@@ -232,13 +232,14 @@ class Joint:
         return torch.cat([rows.flatten(1), *(part.flatten(1) for part in beside)], dim=1)
 
     def with_weights(self, w: Tensor, z: Tensor) -> Tensor:
-        """The weights of prior paths `[s, t, ell]` with these in place of their own, `[s, t c + e]`."""
+        """Replace the weights `[s, t c + e]` of these functions in weights of prior paths `[s, t, ell]`."""
         z_before = self.of_paths(w)[:, : self.num_outputs * self.size]
         z, v = z.split([z_before.shape[1], self.num_beside], dim=1)
         beside = [R @ part for _, R, part in self._each_beside(v)]
         if self.mixing is None:
             return torch.cat([self.roots[0] @ z.unflatten(1, (self.num_outputs, self.size)), *beside], dim=2)
-        # Several lattices can share a mode. The data determine the sum of their weights; the rest stays as it was.
+        # Several lattices can share a mode. The data determine a combination of their weights; the other combinations
+        # stay as they were.
         change = (z - z_before).unflatten(1, (self.num_outputs, self.size)).unbind(1)
         rows = torch.stack([_sum(change, u) for u in self.mixing], dim=1)  # [s, q t, c]
         each = zip(w.split(self.size, dim=2), self.roots, rows.split(self.num_outputs, dim=1), strict=False)
@@ -307,7 +308,8 @@ class Joint:
         return torch.cat([w, v @ self.columns(X, channels)], dim=1) if self.num_beside else w
 
     def adjoints(self, X: Tensor, v: Tensor, accuracy: float | None, channels: Tensor | None) -> list[Tensor]:
-        """What is observed of the lattice's functions times numbers at the data, `[r, c]` for each output."""
+        """The transpose of the observations of the lattice's functions, applied to numbers at the data: `[r, c]` for
+        each output."""
         each = rows_of(channels, self.num_channels)
         t, found = self.num_outputs, []
         for i, mine in enumerate(each):
@@ -327,7 +329,8 @@ class Joint:
         return K
 
     def covariances(self, X: Tensor, a: Tensor, b: Tensor, channels: Tensor | None = None) -> Tensor:
-        """Covariances of pairs of data, with the indices a and b `[p]`: the lattices' series at differences of places.
+        """Covariances of the pairs of data with the indices a and b `[p]`: the series of the lattices at differences of
+        places.
 
         Two kinds multiply the series by D and by the conjugate of the other's.
         """
@@ -361,7 +364,7 @@ def _chunked(numbers: Sequence[float], size: int) -> list[Sequence[float]]:
 
 
 def _each(pairs: Tensor) -> Tensor:
-    """Numbers of the pairs and of the constant, `[h + 1]`, as those of the functions, `[c]`."""
+    """Expand values for the pairs and the constant, `[h + 1]`, to values for all functions, `[c]`."""
     return torch.cat([pairs[:-1], pairs[:-1], pairs[-1:]])
 
 
@@ -383,9 +386,9 @@ def _divided(W: Tensor, scales: Tensor) -> Tensor:
 class Information:
     """The parts of S^T Lambda^-1 S, which add over data.
 
-    `generator` has those of the Toeplitz matrices Phi* Lambda^-1 Phi, one of each channel's data. With E what is
-    observed of the explicit functions, and S_1 of the lattice's, `cross` is E^T Lambda^-1 S_1 and `corner`
-    E^T Lambda^-1 E.
+    `generator` has the generators of the Toeplitz matrices Phi* Lambda^-1 Phi, one for each channel. With E the
+    observations of the explicit functions and S_1 those of the lattice's functions, `cross` is E^T Lambda^-1 S_1 and
+    `corner` is E^T Lambda^-1 E.
     """
 
     generator: Tensor  # complex, [k t, 4 m_1 + 1, 4 m_2 + 1, ...]
@@ -402,7 +405,8 @@ class Information:
 
     @staticmethod
     def of(basis: Joint, X: Tensor, precision: Tensor, channels: Tensor | None = None) -> Information:
-        """The information of data at places `[n, d]` about the origin, by one transform for each of their channels."""
+        """The information of data at places `[n, d]` relative to the origin, by one transform for each of their
+        channels."""
         lattice, accuracy = basis.lattice, _accuracy(basis, precision, channels)
         shape, angles, weights = [2 * n - 1 for n in lattice.shape], lattice.angles(X), precision.to(torch.complex128)
         each = rows_of(channels, basis.num_channels)
@@ -424,7 +428,7 @@ class Information:
         return Information(self.generator + other.generator, self.cross + other.cross, self.corner + other.corner)
 
     def with_channels(self, basis: Joint) -> Information:
-        """The same information for a basis with channels of further kinds, of which there are no data."""
+        """The same information for a basis with channels of further kinds, which have no data yet."""
         more = basis.num_channels - len(self.generator)
         if not more:
             return self
@@ -457,17 +461,18 @@ def _accuracy(
 
 
 def real_rows(Z: Tensor) -> Tensor:
-    """Complex rows as real ones, a view: `[p, c] -> [p, 2 c]`. Products with real numbers are faster so."""
+    """View complex rows as real ones: `[p, c] -> [p, 2 c]`. Products with real numbers are faster in this form."""
     return torch.view_as_real(Z).flatten(1)
 
 
 def complex_rows(W: Tensor) -> Tensor:
-    """Real rows as complex ones, a view: the inverse of `real_rows`."""
+    """View real rows as complex ones: the inverse of `real_rows`."""
     return torch.view_as_complex(W.unflatten(1, (-1, 2)))
 
 
 def packed(basis: Joint, W: Tensor) -> Tensor:
-    """Real rows, two in each complex one, the lattice's in the order of its box: `[r, t c + e] -> [r / 2, ...]`."""
+    """Pack real rows, two in each complex one, with the lattice's weights in the order of its box: `[r, t c + e] -> [r
+    / 2, ...]`."""
     w, v = W.split([W.shape[1] - basis.num_beside, basis.num_beside], dim=1)
     factor = _unitary(basis)
     parts = [basis.lattice.joined_coefficients(part).flatten(1) * factor for part in w.split(basis.size, dim=1)]
@@ -475,7 +480,7 @@ def packed(basis: Joint, W: Tensor) -> Tensor:
 
 
 def unpacked(basis: Joint, Z: Tensor, r: int) -> Tensor:
-    """The rows that `packed` joined: `[r / 2, t c + e] -> [r, t c + e]`."""
+    """Separate the rows that `packed` joined: `[r / 2, t c + e] -> [r, t c + e]`."""
     z, v = Z.split([Z.shape[1] - basis.num_beside, basis.num_beside], dim=1)
     factor = _unitary(basis)
     parts = [basis.lattice.separated_adjoint(part * factor, r) for part in z.split(basis.size, dim=1)]
@@ -483,7 +488,7 @@ def unpacked(basis: Joint, Z: Tensor, r: int) -> Tensor:
 
 
 def packed_planes(basis: Joint, dtype: torch.dtype) -> Planes:
-    """L for packed rows that are seen as real ones, twice as long: `[2 c]`."""
+    """L for packed rows that are viewed as real ones, which are twice as long: `[2 c]`."""
     h, factor = basis.lattice.num_pairs, _unitary(basis)
 
     def boxed(plane: Tensor) -> Tensor:
@@ -522,10 +527,10 @@ class System:
         self._double = _Operator(spectra, basis, self._packed_cross(), self.corner.to(torch.complex128))
 
     def head(self, rows: int, size: int | None = None, iterations: int = 20) -> Head:
-        """The preconditioner that is exact on the heaviest weights, for this many right-hand sides.
+        """The preconditioner for this number of right-hand sides, which is exact on the heaviest weights.
 
-        Those that the data determine better than the prior, `size` at the most, while their factor takes no longer
-        than a number of iterations (benchmarks/lattice.py).
+        The heaviest weights are those that the data determine better than the prior, at most `size`. Their number is
+        also limited so that their factor takes no longer than some iterations (benchmarks/lattice.py).
         """
         determined, cells = int((self.information > 1).sum()), math.prod(self.size)
         transforms = iterations * rows * 5 * cells * math.log2(max(2, cells)) * FFT_COST
@@ -534,11 +539,12 @@ class System:
 
     @property
     def effective_dimension(self) -> float:
-        """How many weights the data determine."""
+        """The number of weights that the data determine."""
         return float((self.information / (1 + self.information)).sum()) + len(self.corner)
 
     def _spectrum(self, T: Tensor) -> Tensor:
-        """The FFT of a generator, wrapped around; real, since the generator is its own conjugate mirrored."""
+        """The FFT of a generator as a circulant. It is real, because the generator at -j is the conjugate of that at
+        j."""
         for axis, (n, size) in enumerate(zip(T.shape, self.size, strict=True)):
             m = n // 2
             gap = list(T.shape)
@@ -547,7 +553,7 @@ class System:
         return torch.fft.fftn(T).real.contiguous()
 
     def _packed_cross(self) -> Tensor:
-        """`cross`, each row by itself: `[e, t c]`, complex."""
+        """The rows of `cross`, each packed on its own: `[e, t c]`, complex."""
         if not len(self.cross):
             return self.cross.to(torch.complex128)
         # each row is paired with a row of zeros
@@ -567,7 +573,8 @@ class System:
     def misfit(self, energy: Tensor, b: Tensor, u: Tensor) -> float:
         """(y - mean)^T (K + noise)^-1 (y - mean), the largest of several y's.
 
-        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b; errors of u `[r, t c + e]` count by the square.
+        With energy `[r]` = y^T Lambda^-1 y it is energy - b^T M^-1 b. It is of second order in errors of u `[r, t c +
+        e]`.
         """
         return float((energy + ((self.product(u) - 2 * b) * u).sum(1)).max())
 
@@ -580,7 +587,8 @@ class System:
         max_iterations: int = 1000,
         name: str = "",
     ) -> tuple[Tensor, Stats]:
-        """u for right-hand sides `[r, t c + e]`, and how it went, for a solver of this name.
+        """Solve for u, given right-hand sides `[r, t c + e]`. Also returns the statistics of the solve, for a solver of
+        this name.
 
         The preconditioned residual estimates a path's largest error in posterior standard deviations, sqrt(r^T M^-1 r).
         The mean error over the directions that the data determine is this, divided by the root of their number.
@@ -651,7 +659,7 @@ class _Operator:
         return _Operator(spectra, self.basis, self.cross.to(torch.complex64), self.corner.to(torch.complex64))
 
     def _convolved(self, V: list[Tensor]) -> list[Tensor]:
-        """Coefficients of each output `[p, 2 c]` times D* T D of each channel."""
+        """Apply D* T D of each channel to coefficients `[p, 2 c]` of each output."""
         shape, found = self.basis.lattice.shape, []
         for i, T in enumerate(self.spectra):
             D, V_i = self.kinds[i // len(V)], complex_rows(V[i % len(V)])
@@ -679,8 +687,8 @@ class _Operator:
 def descend(
     operator: _Operator, precondition: Preconditioner, b: Tensor, target: float, most: int
 ) -> tuple[Tensor, int, float]:
-    """Conjugate gradients for packed rows b `[p, t c + e]`: the solution, the iterations, and the largest
-    preconditioned residual. Two real rows that are packed as one are solved for as one."""
+    """Conjugate gradients for packed rows b `[p, t c + e]`: the solution, the number of iterations, and the largest
+    preconditioned residual. Two real rows that are packed as one are solved for together."""
     u, residual = torch.zeros_like(b), b.clone()
     z = precondition(residual)
     p, rz = z.clone(), _inner(residual, z)  # [p]
@@ -713,7 +721,8 @@ class Preconditioner(Protocol):
 
 
 class Head:
-    """The exact Cholesky factor of the heaviest weights and of the explicit ones; the diagonal of the others."""
+    """A preconditioner: the exact Cholesky factor for the heaviest weights and the explicit ones, and the diagonal for
+    the others."""
 
     def __init__(self, system: System, size: int) -> None:
         lattice, information = system.lattice, system.information
@@ -782,7 +791,7 @@ class DataSpace:
 
 
 def dense_block(system: System, index: Tensor) -> Tensor:
-    """Rows and columns of M on the lattice's weights `index`: from generators at sums and differences of modes."""
+    """Rows and columns `index` of M, for weights of the lattice: from generators at sums and differences of modes."""
     lattice, h = system.lattice, system.lattice.num_pairs
     p = index % lattice.size
     sines = (p >= h) & (p < 2 * h)  # the others are cosines and the constant
@@ -812,16 +821,17 @@ def dense_block(system: System, index: Tensor) -> Tensor:
 
 
 def _turned(rows: Tensor, D: Tensor) -> Tensor:
-    """Rows `[2 m, k]` of cosines and of sines times D `[m]`."""
+    """Multiply rows `[2 m, k]` of cosines and of sines by complex D `[m]`."""
     cos, sin = rows.chunk(2)
     real, imaginary = D.real[:, None], D.imag[:, None]
     return torch.cat([real * cos - imaginary * sin, imaginary * cos + real * sin])
 
 
 def convolved(F: Tensor, spectrum: Tensor, slab: int = 1 << 16) -> Tensor:
-    """Coefficients `[r, *shape]` times a Toeplitz matrix, given the spectrum `[*size]` of the circulant one around it.
+    """Multiply coefficients `[r, *shape]` by a Toeplitz matrix, given the spectrum `[*size]` of the circulant matrix
+    that contains it.
 
-    On a CPU zeros are not transformed: one axis whole, then the others a slab of it at a time.
+    On a CPU zeros are not transformed: one axis is transformed as a whole, and the others one slab of it at a time.
 
     Args:
         slab: how many numbers are transformed at once on a CPU, so that they stay in cache (benchmarks/lattice.py).

@@ -1,28 +1,31 @@
-"""What a prior in two or three dimensions has beyond the modes of its lattice: lattices of higher frequencies.
+"""The further lattices of a prior in two or three dimensions, with frequencies above the modes of its first lattice.
 
-The modes that memory allows leave out a share of a rough kernel's variance, which functions need over short distances.
-With 1023 x 1023 modes alone, Matern-1/2 has .6 to .8 of its variogram at a thousandth of the box, and with 101^3 modes
-a twentieth. What lies beyond them is the spectral measure S outside a box B_0 of frequencies:
+The modes that memory allows leave out a share of a rough kernel's variance, which matters over short distances. With
+1023 x 1023 modes alone, Matern-1/2 has .6 to .8 of its variogram at a thousandth of the box, and with 101^3 modes a
+twentieth. The missing part is the spectral measure S outside a box B_0 of frequencies:
 
     k(r) - k_0(r)  =  int_{theta not in B_0} S(theta) cos(theta . r)  =  sum_i int_{theta in B_i, not in B_i-1} ...
 
-Larger and larger boxes B_1, B_2, ... cut it into shells. Each shell is a lattice of its own whose steps are longer, as
-its frequencies are higher: a few hundred thousand modes reach wavelengths of some ten-thousandths of the domain. A mode
-has the variance of its cell, S(theta_j) prod(2 pi / P), times the share of the cell that is not in the box before. What
-lies beyond the last box is added to the outermost octave of the last lattice.
+Larger and larger boxes B_1, B_2, ... cut it into shells. Each shell is a lattice of its own. The higher its
+frequencies, the further apart are its modes: a few hundred thousand modes reach wavelengths of some ten-thousandths of
+the domain. A mode has the variance of its cell, S(theta_j) prod(2 pi / P), times the share of the cell that is not in
+the previous box. The variance outside the last box is added to the outermost octave of the last lattice.
 
-The period P of such a lattice is shorter than the domain. Its functions repeat themselves, and so does its covariance.
-Points that differ by a multiple of P, to within a wavelength of the modes before, should share nothing. They share what
-the lattice has of the variance (a hundredth, say). At all other differences the covariance is right.
+The period P of such a lattice is shorter than the domain, so its functions and its covariance repeat themselves within
+the domain. Values of this lattice should be independent at points that differ by a multiple of P (to within a
+wavelength of the previous lattice), but they are equal there. The lattice has a hundredth of the variance, say. At all
+other differences the covariance is right.
 
-On a grid, single waves are seen as stripes where the lattice's modes are further apart than the grid's own. So the
-second lattice, whose frequencies a fine map shows, has about half the domain for its period: its modes are two waves in
-the domain apart. A grid aliases higher frequencies to lower ones, and all of them to a few where the period is a whole
-number of its steps. The periods along two coordinates therefore have the root of the golden ratio between them, so that
-this seldom holds along both. `benchmarks/stripes.py` prints the power of single waves, and what the lattices cost.
+On a grid, single waves are visible as stripes if the modes of the lattice are further apart than those of the grid. A
+fine map shows the frequencies of the second lattice. Its period is therefore about half the domain, so that its modes
+are two waves per domain apart. A grid aliases higher frequencies to lower ones. If the period is a whole number of grid
+steps along all coordinates, many frequencies are aliased to a few. The ratio of the periods along two coordinates is
+therefore the root of the golden ratio, for which this seldom happens. `benchmarks/stripes.py` prints the power of
+single waves, and the cost of the lattices.
 
-No data are solved for on these lattices. They count as noise of the data that paths are conditioned on with the first
-lattice; each path knows its own values of this noise. Data that are more precise than this are conditioned on exactly.
+Data are not solved for on these lattices. If paths are conditioned with the first lattice, the further ones count as
+noise of the data, and each path knows its own values of this noise. Data that are more precise than this noise are
+conditioned on exactly.
 """
 
 from __future__ import annotations
@@ -46,11 +49,11 @@ from .series import LatticeBlock, tails_along
 
 @dataclass(frozen=True)
 class Shells:
-    """How what lies beyond the modes of a first lattice is cut into lattices.
+    """How the frequencies above a first lattice are divided into further lattices.
 
     The defaults keep the largest power of a realisation's periodogram below twice that of exact draws. This holds in
-    every octave of a map of 1000 x 1000 points of the domain (`benchmarks/stripes.py`). For as much on 100 x 100 x 100
-    points, the planner gives more of the modes to the second lattice.
+    every octave of a map of 1000 x 1000 points of the domain (`benchmarks/stripes.py`). On 100 x 100 x 100 points this
+    needs more modes in the second lattice, which the planner gives it.
 
     Attributes:
         period: of the second lattice, over the domain's side: the geometric mean over coordinates.
@@ -78,7 +81,7 @@ class Shells:
         return 1 + self.first_modes / (1 - self.modes)
 
     def lattices(self, block: LatticeBlock, input_dim: int) -> list[Lattice]:
-        """The lattices of what a block's terms have beyond its modes, from the lowest frequencies to the highest."""
+        """The further lattices of a block's terms, from the lowest frequencies to the highest."""
         box, k = block.box, len(block.box.dims)
         highest = [p / (self.shortest * (side or p)) for p, side in zip(box.period, box.side, strict=True)]  # in modes
         tails = _tails(box, input_dim, 4 * int(max(highest)))
@@ -112,9 +115,10 @@ class Shells:
         return made
 
     def _growths(self, box: Box, tails: list[Tensor], highest: list[float], allowed: float) -> list[list[float]]:
-        """How many times the first lattice's frequencies each further one has, along each coordinate.
+        """The factor from the first lattice's highest frequencies to those of each further lattice, along each
+        coordinate.
 
-        All coordinates leave out the same share, so that frequencies hardly grow where a spectrum ends.
+        All coordinates leave out the same share of variance, so that frequencies hardly grow where a spectrum ends.
         """
         k = len(tails)
         share = max([allowed / k] + [_beyond(tail, m) for tail, m in zip(tails, highest, strict=True)])
@@ -137,7 +141,7 @@ class Shells:
 
 
 def _tails(box: Box, input_dim: int, longest: int) -> list[Tensor]:
-    """Along each coordinate, the variance of the terms beyond each mode, by transforms of about `longest` points."""
+    """The variance of the terms above each mode along each coordinate, by transforms of about `longest` points."""
     totals = [torch.zeros(1, dtype=torch.float64, device="cpu") for _ in box.dims]
     for term, cut_off in zip(box.terms, box.cut_off, strict=True):
         one, active = replace(box, terms=(term,), cut_off=(cut_off,)), term.active_dims(input_dim)
@@ -154,10 +158,10 @@ def _beyond(tail: Tensor, m: float) -> float:
 
 
 def _shell(box: Box, edges: list[float], modes: list[float], ratio: float = 1.272) -> Box:
-    """A box up to the edges, with about so many modes on each side of zero.
+    """A box of frequencies up to the edges, with about the given number of modes on each side of zero.
 
-    The modes of neighbouring coordinates have the ratio `ratio`, and so have the periods where edges are equal. The
-    default is the root of the golden ratio, which is far from fractions of small numbers.
+    The numbers of modes of neighbouring coordinates have the ratio `ratio`. If edges are equal, so have the periods.
+    The default is the root of the golden ratio, which is far from fractions of small numbers.
     """
     modes = [m * ratio ** (axis - (len(modes) - 1) / 2) for axis, m in enumerate(modes)]
     periods = tuple(
@@ -195,7 +199,8 @@ def _variances(shell: Box, inner: list[float], input_dim: int, fewest: int = 1 <
 def _coefficients(shell: Box, input_dim: int) -> Tensor:
     """The variance of each mode of a shell's box, `[*shape]`.
 
-    By the density, or else by a transform of the kernel, which is cut off smoothly within half a period.
+    They are found by the density if it is known, and otherwise by a transform of the kernel, which is cut off smoothly
+    within half a period.
     """
     total = torch.zeros(shell.shape, dtype=torch.float64, device="cpu")
     for term in shell.terms:
@@ -212,7 +217,7 @@ def _coefficients(shell: Box, input_dim: int) -> Tensor:
 
 
 def split_tail(prior: PriorPaths) -> tuple[PriorPaths, PriorPaths | None]:
-    """A prior without its lattices of higher frequencies, and these alone; None if there are none."""
+    """Split a prior into one without its further lattices, and these alone. None if there are none."""
     blocks = list(prior.features.blocks)
     if all(block.role != BEYOND for block in blocks):
         return prior, None
@@ -228,7 +233,7 @@ def split_tail(prior: PriorPaths) -> tuple[PriorPaths, PriorPaths | None]:
 
 
 def with_tail(prior: PriorPaths, on_lattice: Tensor) -> Tensor:
-    """The weights of a prior with these of its lattices, and of what is exact beside them."""
+    """Replace the weights of the first lattice and of exact functions in the weights of a prior."""
     blocks = list(prior.features.blocks)
     own = iter(on_lattice.split([block.basis.size for block in blocks if block.role != BEYOND], dim=2))
     parts = prior.w.split([block.basis.size for block in blocks], dim=2)
@@ -238,10 +243,11 @@ def with_tail(prior: PriorPaths, on_lattice: Tensor) -> Tensor:
 def can_condition_on_lattice(
     prior: PriorPaths, update: Update, new: Observations, largest_share: float = 0.1, largest_factor: int = 4096
 ) -> bool:
-    """Whether the lattice can represent these observations: what it leaves out is small beside their noise.
+    """Whether the lattice can represent these observations: the variance that it leaves out is small compared with
+    their noise.
 
-    Always, of a prior that has nothing there, or where data are so many that their covariance is not to be factored.
-    Never, where other data are not on the lattice.
+    This is always true for a prior without further lattices, and if there are too many data to factor their covariance.
+    It is never true if earlier data are not on the lattice.
     """
     _, tail = split_tail(prior)
     if tail is None:
@@ -256,13 +262,13 @@ def can_condition_on_lattice(
 
 
 def values_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
-    """Functions of a tail at data about its origin, `[s, n]`."""
+    """Values of the further lattices at data, given relative to their origin: `[s, n]`."""
     f = tail.sums((X + tail.features.origin).to(tail.w)[None]).double()  # [s, t, n]
     return f[:, 0] if tasks is None else f[:, tasks, torch.arange(len(X), device=X.device)]
 
 
 def variances_at(tail: PriorPaths, X: Tensor, tasks: Tensor | None) -> Tensor:
-    """Variances of a tail at data, `[n]`."""
+    """Variances of the further lattices at data, `[n]`."""
     total = torch.zeros_like(X[:, 0])
     for basis, root in zip(tail.features.bases, tail.features.roots, strict=True):
         power = basis.amplitudes.double().square().sum()

@@ -1,4 +1,5 @@
-"""Paths conditioned on a lattice: weights given data, and what more data need. No centres are kept."""
+"""Paths that are conditioned on a lattice: their weights given data, and the statistics that more data require. No
+centres are kept."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class FourierLattice(Solver[State]):
     def condition(
         self, prior: PriorPaths, update: Update, mean: Mean, new: Observations, generator: torch.Generator
     ) -> tuple[PriorPaths, Update]:
-        """Condition on the lattice; few data that are more precise than a rough prior's lattice are given exactly."""
+        """Condition on the lattice. A few data that are more precise than the lattice of a rough prior are conditioned
+        on exactly."""
         tailed = isinstance(new.sites, Functionals) and split_tail(prior)[1] is not None
         if not isinstance(update, LatticeUpdate) and (tailed or not can_condition_on_lattice(prior, update, new)):
             return Auto().condition(prior, update, mean, new, generator)
@@ -78,11 +80,11 @@ class FourierLattice(Solver[State]):
 
 
 class MisfitWarning(UserWarning):
-    """Data are far from anything that the prior expects."""
+    """Warns that data are very unlikely under the prior, so that the mean on a lattice is not accurate."""
 
 
 class LatticeUpdate(Update):
-    """An update whose paths have the data in the weights of their prior already: it adds no terms to them.
+    """An update for paths whose prior weights were conditioned on the data: it adds no terms to them.
 
     `rhs [s, t c + e]` and `rhs_mean [1 or s, t c + e]` are the right-hand sides of the paths and of their mean.
     `generator` (its real and imaginary parts), `cross` and `corner` make the matrix (see `system.Information`). This is
@@ -192,7 +194,7 @@ class LatticeUpdate(Update):
     def given(
         self, prior: PriorPaths, mean: Mean, new: Observations, solver: Solver, generator: torch.Generator
     ) -> tuple[PriorPaths, LatticeUpdate]:
-        """Condition on the lattice, whatever the solver, since the earlier data are there."""
+        """Condition on the lattice, whatever the solver, because the earlier data are represented there."""
         settings = solver if isinstance(solver, FourierLattice) else FourierLattice()
         return condition_on_lattice(prior, self, mean, new, settings, generator)
 
@@ -205,14 +207,15 @@ def condition_on_lattice(
     settings: FourierLattice,
     generator: torch.Generator,
 ) -> tuple[PriorPaths, LatticeUpdate]:
-    """The same paths given more data on the lattice, with a warning where the mean is not accurate there."""
+    """Condition paths on more data on the lattice. There is a warning if the mean is not accurate there."""
     given = given_on_lattice(prior, update, mean, [new], settings, generator)
     warn_of_misfit(given[1], tolerance=1e-3, stacklevel=6)
     return given
 
 
 class _Seen(NamedTuple):
-    """Data of a chunk: places about the origin, the channel of each, targets less the mean, noise and precisions."""
+    """The data of a chunk: places relative to the origin, the channel of each, targets minus the mean, noise and
+    precisions."""
 
     X: Tensor  # [n, d]
     channels: Tensor | None  # [n]
@@ -226,10 +229,10 @@ class Conditioning:
 
         M m = S^T Lambda^-1 (y - mean),        M u = w + S^T Lambda^-1 (y - mean - eps)
 
-    `add` takes in data, chunk by chunk, and `solve_mean` gives m, of each y where paths have their own: that needs no
-    random number. `add_noise` draws eps at data that were added, and `paths` gives u. What a prior has beyond the
-    lattice's modes, its `tail`, is noise of the data: rough, and nearly independent at any two of them. Each path knows
-    its own.
+    `add` adds data, chunk by chunk. `solve_mean` gives m, for each y if paths have targets of their own; it needs no
+    random number. `add_noise` draws eps at data that were added, and `paths` gives u. The further lattices of a prior,
+    its `tail`, count as noise of the data: they are rough, and nearly independent at any two data. Each path knows its
+    own values of this noise.
     """
 
     def __init__(
@@ -293,7 +296,7 @@ class Conditioning:
         return seen
 
     def add_noise(self, seen: _Seen, s: int, generator: torch.Generator, block: int = 1 << 23) -> None:
-        """Draw the noise of s paths at data that were added, so many numbers at a time."""
+        """Draw the noise of s paths at data that were added, for blocks of data."""
         X, channels, _, noise, precision = seen
         parts, step = [], max(2, 2 * (block // (2 * max(1, len(X)))))
         for i in range(0, s, step):
@@ -308,7 +311,7 @@ class Conditioning:
         self.eps = [*self.eps, eps] if self.few else []
 
     def solve_mean(self, s: int) -> None:
-        """Weights of the mean, given all data, with a preconditioner for it and s paths."""
+        """Solve for the weights of the mean given all data, with a preconditioner for the mean and s paths."""
         self.system = System(self.basis, self.information)
         largest, known, settings = float(self.system.information.max()), self.known, self.settings
         _require_digits(largest, known is not None and known.rhs.dtype == torch.float32)
@@ -326,7 +329,7 @@ class Conditioning:
 
     @property
     def _values(self) -> Tensor:
-        """y less the mean, of all data where they are few: `[1 or s, n]`."""
+        """y minus the mean, for all data while there are few: `[1 or s, n]`."""
         return torch.cat([each.y for each in self.few or ()], dim=1)
 
     def _solved(self, rhs: Tensor, start: Tensor | None) -> tuple[Tensor, Stats]:
@@ -336,7 +339,8 @@ class Conditioning:
         )
 
     def mean_error(self, tolerance: float) -> float:
-        """The error that the mean may have, in posterior standard deviations, on a lattice of this tolerance."""
+        """An estimate of the largest error of the mean, in posterior standard deviations, on a lattice of this
+        tolerance."""
         return mean_error(self.misfit, tolerance, self.local_error)
 
     def paths(self, prior: PriorPaths) -> tuple[PriorPaths, LatticeUpdate]:
@@ -389,7 +393,7 @@ def given_on_lattice(
     settings: FourierLattice,
     generator: torch.Generator,
 ) -> tuple[PriorPaths, LatticeUpdate]:
-    """The same paths given (more) data, which come in chunks and are read once."""
+    """Condition paths on (more) data, which are read once, in chunks."""
     on_modes, tail = split_tail(prior)
     basis = Joint.of(on_modes.features, update.kernel)
     known = update if isinstance(update, LatticeUpdate) else None
@@ -412,10 +416,11 @@ def given_on_lattice(
 
 
 class LatticeVariance:
-    """Variances of paths that were given data on a lattice: phi(x)^T M^-1 phi(x), M as in `system`.
+    """Variances of paths that were conditioned on a lattice: phi(x)^T M^-1 phi(x), with M as in `system`.
 
     Conjugate gradients solve for every point, with an error of at most a share `_share` of each variance. The law is
-    that of the lattice's kernel, to the tolerance of the draw. The data say nothing about what lies beyond the modes.
+    that of the lattice's kernel, within the tolerance of the draw. Data have no information on frequencies above the
+    modes.
     """
 
     requires_grad = False  # tensors on a lattice are in no graph
@@ -481,17 +486,18 @@ _variance_of = Recorder(LatticeVariance)
 def mean_error(misfit: float | None, tolerance: float, local: float = 0.0, of_all: float = 2.0) -> float:
     """A bound on the error of the mean, in posterior standard deviations, as measured over many kernels and data.
 
-    `misfit` is (y - mean)^T (K + noise)^-1 (y - mean) per datum: about one where the model holds. `local` is the
-    `local_error`: the largest of many places is `of_all` times that of these few (measured, uniform data and clusters).
+    `misfit` is (y - mean)^T (K + noise)^-1 (y - mean) per datum, which is about one if the model is right. `local` is
+    the `local_error`. The largest error over many places is `of_all` times that of these few (measured, for uniform
+    data and clusters).
     """
     unlikely = 0.0 if misfit is None else 20 * min(tolerance, 1e-3) * math.sqrt(max(0.0, misfit))
     return max(unlikely, of_all * local)
 
 
 def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
-    """Warn where the mean is beyond the lattice's accuracy.
+    """Warn if the mean is not accurate on the lattice.
 
-    The data are then unlikely, or the kernel is so rough that its modes are too few for them.
+    The data are then unlikely under the prior, or the kernel is so rough that the lattice has too few modes.
     """
     error = mean_error(update.misfit, tolerance, update.local_error)
     if not error > LARGEST_MEAN_ERROR:
@@ -528,8 +534,8 @@ def local_error(
     """The largest error of the mean by the lattice's kernel, in posterior standard deviations, over a few places.
 
     Both means, by the lattice's kernel and by the exact one, are conditioned on the nearest data alone, so the cost is
-    linear in the number of data. Errors of any cause show, as far as they matter given data. Places are half in the
-    data's box and half between neighbours among them.
+    linear in the number of data. Errors of any cause are found if they matter given the data. Half of the places are in
+    the data's box, and half between neighbouring data.
 
     Args:
         basis: the lattice, and what is beside it.
@@ -593,7 +599,7 @@ def _kriged(K: Tensor, noise: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _with_floor(noise: Tensor, basis: Joint, channels: Tensor | None) -> Tensor:
-    """Noise of more data for paths on a lattice: as small as rounding allows where it is zero, or nearly."""
+    """Replace noise of zero, or nearly zero, by the smallest noise that rounding allows on a lattice."""
     each = noise.new_tensor(basis.largest_variances()) / (0.1 * LARGEST_INFORMATION)
     of_outputs = each.view(-1, basis.num_outputs).amax(1)  # the largest over the outputs of each kind of observation
     smallest = of_outputs[:1] if channels is None else of_outputs[channels // basis.num_outputs]
@@ -609,7 +615,7 @@ def _with_floor(noise: Tensor, basis: Joint, channels: Tensor | None) -> Tensor:
 
 
 def _variance_of_tail(tail: PriorPaths, X: Tensor, tasks: Tensor | None, noise: Tensor) -> Tensor:
-    """The variance of what lies beyond the modes, at data."""
+    """The variance of the frequencies above the modes, at data."""
     variance = variances_at(tail, X, tasks)
     if bool((variance > noise).any()):
         most = float(variance.max())
@@ -623,7 +629,8 @@ def _variance_of_tail(tail: PriorPaths, X: Tensor, tasks: Tensor | None, noise: 
 
 
 def _require_digits(largest: float, in_float32: bool, largest_in_float32: float = 1e5) -> None:
-    """Raise a ValueError where the statistics, perhaps in float32, have too few digits beside the prior's precision."""
+    """Raise a ValueError if the statistics, which may be in float32, have too few digits relative to the prior's
+    precision."""
     if largest > LARGEST_INFORMATION:
         raise ValueError(
             f'solver="lattice": the data determine a weight {largest:.0e} times better than the prior, which is beyond '

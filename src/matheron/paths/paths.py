@@ -207,7 +207,7 @@ class PriorPlusUpdate(AbstractPaths):
 
     def mapped(self, fn: Callable[[Tensor], Tensor]) -> Self:
         """A copy with `fn` applied to every tensor. If float32 has too few digits for the sums of the update, the copy
-        is conditioned again, with the rounded prior: on the data, or on the values at its inducing points."""
+        is conditioned again with the rounded prior. It is given the data, or the values at its inducing points."""
         new = super().mapped(fn)
         new._modules["update"] = new.update.narrowed(new.prior, (self.prior, self.update), new.mean_function)
         return new
