@@ -262,7 +262,7 @@ def fitted(dataset: TableData, kernel: str | None, noise: float | None, seed: in
         priors = {name: prior for name, prior in default_kernel_priors(dataset.X.shape[1]).items() if name in has}
     variance = None if noise is None else noise**2
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "columns? .* constant", FitWarning)  # read_dataset has already reported them
+        warnings.filterwarnings("ignore", "(columns? .*|y is) constant", FitWarning)  # read_dataset has reported them
         settings = {"noise": variance, "priors": priors, "seed": seed, "progress": voice.progress}
         return fit(expression, dataset.X, dataset.y, likelihood=likelihood, **settings)
 

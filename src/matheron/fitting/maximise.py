@@ -200,6 +200,8 @@ def fit(
         observed, ones, tasks = sites.points, torch.ones_like(user_y), data.tasks
     _check_scale(units.output_scale)
     _say_constant_columns(user_X, kernel, data.input_names)
+    if len(user_y) > 1 and not is_observable(X) and bool((user_y == user_y[0]).all()):
+        warnings.warn("y is constant, so the fitted hyperparameters are not meaningful", FitWarning, stacklevel=4)
     of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device) if sites.outputs is None else sites.outputs
     model_y = (user_y - units.output_centre[of] * ones) / units.output_scale[of]  # [n]
     fitted_kernel, fitted_noise, fitted_mean = maximised(
@@ -322,8 +324,8 @@ def _say_constant_columns(X: Tensor, kernel: Kernel, names: Names) -> None:
     if constant and len(X) > 1:
         which = f"column {constant[0]!r} of X is" if len(constant) == 1 else f"columns {constant} of X are"
         warnings.warn(
-            f"{which} constant: the data say nothing of how the function varies there, and its lengthscale stays as "
-            "given; remove the column if it is not needed",
+            f"{which} constant: the data have no information about how the function varies there, and its lengthscale "
+            "stays as given; remove the column if it is not needed",
             FitWarning,
             stacklevel=5,
         )
