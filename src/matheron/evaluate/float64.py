@@ -29,9 +29,10 @@ class Float64Term(PathTerm):
 
 
 class InFloat64(Evaluator):
-    """Terms that are summed in float64 whatever the points' dtype: a record of their own, with evaluators of its own.
+    """Takes terms that are summed in float64, for points of any dtype: they are a record of their own, with its own
+    evaluators.
 
-    So on a GPU the fused kernels of each dtype serve.
+    So the fused kernels on a GPU are used for both dtypes.
     """
 
     kinds = (Float64Term,)

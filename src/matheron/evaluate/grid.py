@@ -1,4 +1,4 @@
-"""A record on a tensor grid x1 x x2 x ...: each term by its factors where it separates, by blocks of points where not.
+"""A record on a tensor grid x1 x x2 x ...: each term by its factors if it separates, and otherwise by blocks of points.
 
 Because cos(a + b) = cos a cos b - sin a sin b, a Fourier basis separates over the axes. On an n1 x n2 grid it needs
 (n1 + n2) ell trigonometric functions instead of n1 n2 ell, and the sum over features is a matrix product. The same
@@ -31,7 +31,8 @@ _POINTS = 1 << 15
 def on_grid(record: Record, axes: list[Tensor], out: Tensor) -> None:
     """Write the functions, output transform included, on the grid of inner axes into out `[s, n1, n2, ..., t]`.
 
-    The list of the grid's points is never made: what does not separate is evaluated a block of them at a time.
+    The list of all points of the grid is never made: terms that do not separate are evaluated for a block of points at
+    a time.
     """
     out.zero_()
     rows = out.movedim(-1, 1)  # [s, t, n1, n2, ...]
@@ -51,7 +52,7 @@ def _kernels_by_axis(record: Record) -> list[Separated | None]:
 
 
 def _separated(term: PathTerm, kernels: Separated | None, axes: list[Tensor], rows: Tensor) -> bool:
-    """Add a term to rows `[s, t, n1, n2, ...]`, where it separates."""
+    """Add a term to rows `[s, t, n1, n2, ...]` if it separates."""
     if not isinstance(term, WeightedSum):
         return False
     t, n1 = rows.shape[1], len(axes[0])
@@ -111,8 +112,8 @@ def _add_grid_sums(summands: list[GridSummand], into: list[Tensor]) -> None:
 
 
 def _unravelled(index: Tensor, shape: list[int]) -> list[Tensor]:
-    """The place on each axis of entries of a grid, the last axis counted first; `torch.unravel_index`, without its
-    checks."""
+    """The index along each axis of entries of a grid, with the last axis counted first: `torch.unravel_index`, without
+    its checks."""
     places = []
     for n in reversed(shape):
         places.append(index % n)

@@ -18,11 +18,11 @@ _FEW = 64
 
 
 class InGraph(torch.autograd.Function):
-    """Values at points in a graph, which keeps the points alone, or their gradients too.
+    """Values in an autograd graph that stores only the points, or their gradients as well.
 
-    These where they are no more numbers than the points (each function has its own), or few. Else the backward pass is
-    a vector-Jacobian product in closed form: with H = G^T W the gradient of each basis function, no path's own gradient
-    is made.
+    Gradients are stored if they have no more entries than the points (each function has its own), or few. Otherwise the
+    backward pass is a vector-Jacobian product in closed form. With H = G^T W the gradient of each basis function, no
+    gradient of a single path is computed.
     """
 
     @staticmethod
@@ -52,7 +52,7 @@ class InGraph(torch.autograd.Function):
 def values_in_blocks(record: Record, x: Tensor, cuts: Cuts) -> Tensor:
     """The values at inner points in a graph of x and of the record: each block is a checkpoint.
 
-    Under transforms of torch.func nothing is made twice.
+    Under transforms of torch.func there are no checkpoints.
     """
     if len(cuts) == 1:
         return record.values(x, cuts[0][0])

@@ -51,7 +51,8 @@ class Products(Basis):
             yield Products(self.projections[:, :, cut], self.amplitudes[:, cut], self.origin, some), cut
 
     def _factors(self, x: Tensor) -> list[Tensor]:
-        """a_ij . (x, 1) for each j, `[B, n, c]`. Points arrive about the origin; the polynomial wants them whole."""
+        """a_ij . (x, 1) for each j, `[B, n, c]`. Points are relative to the origin, which is added again for the
+        polynomials."""
         x = x + self.origin[:, None]
         return [x @ A[..., :-1].mT + A[..., None, :, -1] for A in self.projections.unbind(1)]
 

@@ -1,4 +1,4 @@
-"""The basis of what is given slopes: derivatives of k(x, z) in z, and in x."""
+"""The basis of updates given slopes: derivatives of k(x, z) in z, and in x."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .bases import Basis
 class CanonicalSlopes(Basis):
     """Derivatives of k(x, z_j) in z_j along directions `[c, q, d]`, and in x along `left` `[p, d]`.
 
-    The update given slopes is a sum of these, and so are the slopes of an update.
+    The update given slopes is a sum of these functions, and so are the slopes of an update.
     """
 
     shapes = "centres: c d, directions: c q d, left: p d"

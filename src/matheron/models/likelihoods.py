@@ -1,4 +1,5 @@
-"""Likelihoods: how outcomes follow from the values of a function, for data that are no measurements with normal errors.
+"""Likelihoods: the distribution of outcomes given the values of a function, for data other than measurements with
+normal errors.
 
     p(y | f)  =  prod_i p(y_i | f(x_i))
 
@@ -43,7 +44,7 @@ class Likelihood(Value, ABC):
         """W = -d^2 log p(y | f) / df^2, or its expectation over y where that may be negative; above 0."""
 
     def step_curvature(self, f: Tensor, y: Tensor) -> Tensor:
-        """What Newton's steps to the mode take for W: W, or what leads there in fewer steps."""
+        """The curvature that Newton's steps to the mode use: W, or a value that needs fewer steps."""
         return self.curvature(f, y)
 
     @abstractmethod
@@ -60,7 +61,7 @@ class Likelihood(Value, ABC):
 
     @abstractmethod
     def level(self, y: Tensor) -> Tensor:
-        """The constant function that explains all outcomes best, about."""
+        """The constant function that explains all outcomes best, approximately."""
 
     @abstractmethod
     def inverse_link(self, f: Tensor) -> Tensor:
@@ -68,14 +69,15 @@ class Likelihood(Value, ABC):
 
     @abstractmethod
     def check_outcomes(self, y: Tensor) -> None:
-        """ValueError where there are numbers among y `[n]` that cannot be outcomes."""
+        """Raise a ValueError if some of the numbers y `[n]` cannot be outcomes."""
 
     def degenerate(self, y: Tensor) -> str | None:
-        """What to say where the outcomes alone say nothing of how the function varies; None as a rule."""
+        """A remark for outcomes that have no information about how the function varies; None otherwise."""
         return None
 
     def mean_of(self, functions: Any) -> Any:
-        """Functions of rates, probabilities or means, one of each latent function: they are called as those are.
+        """Functions of rates, probabilities or means, one for each latent function. They are called like the latent
+        functions.
 
         >>> import matheron
         >>> from matheron import kernels, likelihoods
@@ -121,14 +123,14 @@ class Likelihood(Value, ABC):
         return self.replaced(**chosen) if chosen else self
 
     def check_size(self, n: int) -> None:
-        """ValueError where what differs between data is not one number for each of n."""
+        """Raise a ValueError if exposures or trials are not one number for each of n data."""
         for name in self.per_datum:
             value = getattr(self, name)
             if value.ndim and len(value) != n:
                 raise ValueError(f"{name}: expected a number, or one per outcome [{n}], got {list(value.shape)}")
 
     def _beside(self, name: str, given: ArrayLike | None, values: Tensor) -> Tensor:
-        """Exposure or trials for sampling at points: those given, or the likelihood's own where these fit."""
+        """Exposure or trials for sampling at points: those given, or the likelihood's own if their number fits."""
         own = getattr(self, name) if given is None else as_tensor(given, name)
         if own.ndim and own.shape[-1:] != values.shape[-1:]:
             raise ValueError(
@@ -426,11 +428,11 @@ class StudentT(Likelihood):
         return f
 
     def mean_of(self, functions: Any) -> Any:
-        """The functions themselves: they are the outcomes' medians, and their means where there are any."""
+        """The functions themselves, which are the medians of the outcomes, and their means if these exist."""
         return functions
 
     def check_outcomes(self, y: Tensor) -> None:
-        """All numbers can be."""
+        """Every number can be an outcome."""
 
     def degenerate(self, y: Tensor) -> str | None:
         if bool((y == y[0]).all()):

@@ -1,4 +1,4 @@
-"""What models and paths are given, checked: values at points, with targets and noise."""
+"""Observations that models and paths are given, checked: values at points, with targets and noise."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def as_observations(
     num_paths: int | None = None,
     like: Tensor | None = None,
 ) -> Observations:
-    """What a model or paths are given, checked: every output at every point becomes as many observations.
+    """Check observations for a model or paths. Every output at every point becomes an observation of its own.
 
     Args:
         y: targets `[n]`, or `[n, t]` for t outputs without `tasks`.

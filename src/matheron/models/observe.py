@@ -39,7 +39,7 @@ __all__ = [
 
 
 class QuadratureWarning(UserWarning):
-    """An average over boxes was not found to the tolerance with as many quadrature nodes as there may be."""
+    """An average over boxes was not found to the tolerance with the largest number of quadrature nodes."""
 
 
 def value(X: ArrayLike, *, output: int | ArrayLike | None = None) -> Functionals:

@@ -1,4 +1,5 @@
-"""What models and paths are given where it is functionals: slopes, sums, averages, with targets and noise, checked."""
+"""Observations of functionals (slopes, sums, averages) that models and paths are given, checked, with targets and
+noise."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def as_observed(
     num_paths: int | None,
     like: Tensor | None,
 ) -> Observations:
-    """The same of functionals, which may come in several blocks, each with its targets and its noise."""
+    """Check observations of functionals, which may be several blocks, each with its targets and its noise."""
     if tasks is not None:
         raise ValueError("tasks: expected none beside functionals; say observe.value(X, output=...) and the like")
     functionals, counts = as_functionals(X, "X", averaged, like)
@@ -83,14 +84,14 @@ def _flat_targets(y: Tensor, count: int | None, num_paths: int | None) -> Tensor
 
 
 def prior_variance(kernel: Kernel, functionals: Functionals) -> Tensor:
-    """The prior variance `[n]`; of several outputs that of the first kernel that they share."""
+    """The prior variance `[n]`. For several outputs it is that of the first kernel that they share."""
     if kernel.num_outputs > 1:
         functionals, kernel = functionals.of_outputs(None), kernel.coupled()[0][1]
     return coupled_diagonal(kernel.to(functionals.points.device, functionals.points.dtype), functionals)
 
 
 def check_smooth(kernel: Kernel, sites: Observed) -> None:
-    """TypeError where derivatives are observed that functions of the kernel do not have."""
+    """Raise a TypeError if derivatives are observed that functions of the kernel do not have."""
     if not isinstance(sites, Functionals) or not sites.order:
         return
     smoothness = least_smoothness(kernel, list(sites.directions.unbind(1)))
@@ -128,7 +129,7 @@ def as_functionals(X: Any, name: str, averaged: Averaging, like: Tensor | None =
 
 
 def averaged_by(kernel: Kernel, mean: object) -> Averaging:
-    """Averages over boxes in closed form where the kernel and the mean, as a model has them, have these; else by
+    """Keep averages over boxes if the kernel and the mean have them in closed form, and otherwise replace them by
     quadrature."""
 
     def averaged(functionals: Functionals) -> Functionals:
@@ -147,8 +148,8 @@ def by_quadrature(
     num_boxes: int = 8,
     most_nodes: int = 4096,
 ) -> Functionals:
-    """Functionals whose averages over boxes are sums over as few nodes as give values_of `[.., m]` to a tolerance,
-    relative to its largest number.
+    """Replace averages over boxes by sums over quadrature nodes. There are as few nodes as give values_of `[.., m]` to
+    a tolerance, relative to its largest number.
 
     Args:
         values_of: a number for each functional, or several: its variance under a kernel, or values of functions.
@@ -205,7 +206,7 @@ def of_every_output(functionals: Functionals, num_outputs: int) -> Functionals:
 
 
 def check_observed(X: object, input_dim: int, names: Names) -> None:
-    """ValueError where functionals are of functions of another number of inputs, or of a table's other columns."""
+    """Raise a ValueError if functionals have another number of inputs, or belong to other columns of a table."""
     for part in _each(X):
         if part.input_dim != input_dim:
             raise ValueError(f"x: expected functionals in {input_dim} dimensions, got {part!r}")
@@ -227,7 +228,7 @@ def _each(X: object) -> Iterator[Functionals]:
 
 
 def check_outputs(functionals: Functionals, num_outputs: int) -> None:
-    """ValueError where functionals are of other outputs than functions have."""
+    """Raise a ValueError if functionals are of outputs that the functions do not have."""
     outputs = functionals.sites.outputs
     if outputs is None:
         return

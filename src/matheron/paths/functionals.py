@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def functionals_at(f: EvaluableFunctions, observed: Functionals | Sequence[Functionals]) -> Tensor:
-    """What `f.at(observed)` returns: functionals from a user, checked, of every path."""
+    """The implementation of `f.at(observed)`: check a user's functionals and evaluate them for every path."""
     if not is_observable(observed):
         raise TypeError(
             f"observed: expected functionals of matheron.observe, got {type(observed).__name__}; paths(x) gives "
@@ -62,12 +62,13 @@ def functionals_of(f: EvaluableFunctions, functionals: Functionals) -> Tensor:
 
 
 def averaged(f: EvaluableFunctions, functionals: Functionals) -> Functionals:
-    """Averages over boxes as they are where these functions have them in closed form, else by quadrature."""
+    """Keep averages over boxes if these functions have them in closed form; otherwise replace them by quadrature."""
     return functionals if _has_averages(f) else by_quadrature(functionals, partial(functionals_of, f))
 
 
 def _has_averages(f: EvaluableFunctions) -> bool:
-    """Whether averages over boxes are known in closed form: of one record, in coordinates that are boxes inside."""
+    """Whether averages over boxes are known in closed form. There must be one record, and boxes must be boxes in its
+    inner coordinates."""
     records = f._records()
     if records is None or len(records) > 1 or f.num_outputs > 1:
         return False
@@ -157,9 +158,10 @@ def _is_of_boxes(sites: Functionals, at: slice | Tensor) -> bool:
 
 
 def undone(transform: Transform, t: int, data: Observations) -> Observations:
-    """Data with targets and noise before the output transform; each observation has its own output's.
+    """Convert targets and noise to the space before the output transform. Each observation has the transform of its own
+    output.
 
-    Of functionals the transform must be affine.
+    For functionals the transform must be affine.
     """
     sites, y, noise = data
     if isinstance(sites, Functionals):

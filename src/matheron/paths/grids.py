@@ -1,4 +1,4 @@
-"""Functions on tensor grids: how those write their values that evaluators do not write in place."""
+"""Functions on tensor grids: how values are written if evaluators do not write them in place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .functions import EvaluableFunctions
 
 
 def values_on_grid(f: EvaluableFunctions, axes: Sequence[ArrayLike], out: Tensor | np.ndarray | None) -> Tensor:
-    """What `f.on_grid(axes, out=out)` returns: the values on a grid of axes from a user, checked."""
+    """The implementation of `f.on_grid(axes, out=out)`: check a user's axes and compute the values."""
     if len(axes) != f.input_dim:
         raise ValueError(f"axes: expected {f.input_dim}, one per dimension, got {len(axes)}")
     like = torch.empty(0, dtype=f.dtype, device=f.device)
@@ -47,7 +47,7 @@ def grid_values(f: AbstractFunctions, axes: list[Tensor]) -> Tensor:
 
 
 def slabs(axes: list[Tensor], numbers: int, most: int = 1 << 22) -> Iterator[tuple[slice, list[Tensor]]]:
-    """A grid cut along its first axis, so that `numbers` for each of its points are at most `most` in all."""
+    """Cut a grid along its first axis into slabs, so that `numbers` for each point are at most `most` in total."""
     step = max(1, most // max(1, numbers * math.prod(map(len, axes[1:]))))
     for start in range(0, len(axes[0]), step):
         cut = slice(start, start + step)
@@ -68,7 +68,7 @@ def write_by_record(record: Record, axes: list[Tensor], out: Tensor) -> None:
 
 
 def write_by_points(f: Callable[[Tensor], Tensor], axes: list[Tensor], out: Tensor) -> None:
-    """The same point by point, of values `[1, n, d] -> [s, n, t]` that do not come apart into factors of one axis."""
+    """The same point by point, for values `[1, n, d] -> [s, n, t]` that do not factor over the axes."""
     for cut, slab in slabs(axes, len(axes)):
         points = torch.stack(torch.meshgrid(*slab, indexing="ij"), dim=-1)  # [n1, n2, ..., d]
         out[:, cut] = f(points.flatten(0, -2)[None]).unflatten(1, points.shape[:-1])

@@ -1,4 +1,5 @@
-"""A factor that stays with paths (`Cholesky(keep=True)`), and grows by rows where data are added: n^2 operations each.
+"""A factor that is kept with paths (`Cholesky(keep=True)`). It gets new rows when data are added, for n^2 operations
+each.
 
 Let A = K + noise of the old data, B = K(old, new) and S = K(new, new) + noise - B^T A^-1 B. The old data's residuals
 stay what they were, so that
@@ -81,12 +82,12 @@ class Factor(Value):
     ) -> tuple[Factor, Tensor, Tensor] | None:
         """The factor with m more rows: cross `[n, m]` = K(old, new), corner `[m, m]` = K(new, new) + noise + jitter.
 
-        With it come the corner's own factor C `[m, m]`, of the new data's covariance given the old, and
-        K(old, old)^-1 cross `[n, m]`. None where the new rows add rounding alone, so that all must be factored anew.
+        Also returns the factor C `[m, m]` of the new data's covariance given the old, and K(old, old)^-1 cross `[n,
+        m]`. The result is None if the new rows consist of rounding errors; all data must then be factored again.
 
-        Added rows are a block of their own, the tail, until they are more than `largest_tail`. Copying the large block
-        for every few new rows would cost more than the rows themselves. (Where 300 data are added to 1,500 one by one,
-        256 takes the same time, and 64 a quarter more.)
+        Added rows form a block of their own, the tail, until there are more than `largest_tail`. Copying the large
+        block for every few new rows would cost more than the rows themselves. (When 300 data are added to 1,500 one by
+        one, 256 takes the same time, and 64 a quarter more.)
         """
         E = self.lower(cross)  # [n, m]
         C, info = torch.linalg.cholesky_ex(corner.to(E) - E.mT @ E)
@@ -107,8 +108,8 @@ def extended_weights(
 ) -> tuple[Tensor, Factor] | None:
     """Weights of paths and of their mean given more data, and the factor with rows for these.
 
-    None where S is not positive definite beyond rounding, or weights need more digits than the factor has: all must be
-    factored anew.
+    None if S is not positive definite up to rounding, or if weights need more digits than the factor has. All data must
+    then be factored again.
 
     Args:
         data: the old ones and then the new.

@@ -1,4 +1,5 @@
-"""Paths of several models as one: side by side as outputs, spread over an ensemble, or some outputs of a whole."""
+"""Paths of several models as one object: side by side as outputs, spread over an ensemble, or a selection of
+outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from .paths import AbstractPaths
 
 
 class OfMembers(_OverSameInputs):
-    """Paths of several models over the same inputs: `members`, which agree on what is asked of the first."""
+    """Paths of several models over the same inputs, `members`. A property is that of the first member, and the others
+    must agree."""
 
     saveable = False
 
@@ -46,10 +48,10 @@ class OfMembers(_OverSameInputs):
 
 @final
 class OutputPaths(Stack, AbstractPaths):
-    """Paths side by side, one for each output (or several): values `[s, n, t]`. What `matheron.stack` makes of paths,
-    and draws of independent models are.
+    """Paths side by side, one for each output (or several): values `[s, n, t]`. `matheron.stack` of paths and draws of
+    independent models are such paths.
 
-    Data are given to the paths whose output they are of, and so these should be independent.
+    Data are given to the paths of their output, so the paths should be independent.
     """
 
     functions: Parts[AbstractPaths]
@@ -81,7 +83,7 @@ class OutputPaths(Stack, AbstractPaths):
 
 @final
 class SelectedPaths(Selection, AbstractPaths):
-    """Some outputs of paths that have more: values `[s, n, t]`, or `[s, n]` for one. What `paths[..., 0]` is."""
+    """Some outputs of paths that have more: values `[s, n, t]`, or `[s, n]` for one. `paths[..., 0]` is an example."""
 
     functions: Parts[AbstractPaths]
 
@@ -95,7 +97,7 @@ class SelectedPaths(Selection, AbstractPaths):
         return None if known is None else known[self.outputs]
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> SelectedPaths:
-        """The observations' outputs count the selected ones."""
+        """Condition on more data, whose output numbers count the selected outputs."""
         of = data.sites.outputs
         outputs = self.outputs.expand(len(data.noise)) if of is None else self.outputs[of]
         data = data._replace(sites=data.sites.replaced(outputs=outputs))
@@ -108,7 +110,8 @@ class SelectedPaths(Selection, AbstractPaths):
 def stack(functions: Sequence[AbstractFunctions]) -> AbstractFunctions:
     """Functions side by side, as the outputs of one: `[s, n, t]`. Of paths the result is paths.
 
-    Those have a mean and a variance, and take data: of independent draws, that is the law of them together.
+    Stacked paths have a mean and a variance, and can be conditioned on data. For independent draws the law is that of
+    all of them together.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -135,7 +138,7 @@ def _check_all_paths(functions: Parts[AbstractPaths]) -> None:
 
 
 def _noise_variances(functions: Parts[AbstractPaths]) -> list[Tensor] | None:
-    """Each one's; None where one's is not known."""
+    """The noise variances of each; None if one of them is not known."""
     each = [paths.noise_variance for paths in functions]
     known = [variance for variance in each if variance is not None]
     return known if len(known) == len(each) else None
@@ -175,7 +178,7 @@ class EnsemblePaths(OfMembers, AbstractPaths):
 
     @property
     def noise_variance(self) -> Tensor | None:
-        """That of the mixture."""
+        """The noise variance of the mixture."""
         known = _noise_variances(self.members)
         return None if known is None else self._mixed(known)
 
@@ -207,14 +210,14 @@ class EnsemblePaths(OfMembers, AbstractPaths):
         return f, df
 
     def _place(self) -> Tensor:
-        """The place of each path among all, in the order of the members."""
+        """The position of each path among all paths, in the order of the members."""
         return self.owner.argsort(stable=True).argsort()
 
     def _counts(self) -> Tensor:
         return torch.bincount(self.owner, minlength=len(self.members))
 
     def _rank(self) -> Tensor:
-        """The place of each path among its owner's."""
+        """The position of each path among the paths of its member."""
         counts = self._counts()
         return self._place() - (counts.cumsum(0) - counts)[self.owner]
 
@@ -233,14 +236,15 @@ class EnsemblePaths(OfMembers, AbstractPaths):
         return self._mixed([v + (m - mean).square() for v, m in zip(variances, means, strict=True)])
 
     def _mixed(self, parts: list[Tensor]) -> Tensor:
-        """The mean over paths of what each member says `[n, t]`; where posteriors are each path's own, its own."""
+        """Average a quantity `[n, t]` of each member over paths. If each path has its own posterior, the quantity of
+        each path is returned."""
         if any(part.ndim == 3 for part in parts):
             return self._of_paths(parts)
         counts = self._counts()
         return torch.tensordot(counts.to(self.dtype) / counts.sum(), torch.stack(parts), dims=1)
 
     def _of_paths(self, parts: list[Tensor]) -> Tensor:
-        """What each member says `[n, t]`, or of each of its paths, as rows of the paths `[s, n, t]`."""
+        """A quantity `[n, t]` of each member, or of each of its paths, as rows of the paths `[s, n, t]`."""
         counts = self._counts().tolist()
         return self._in_order([part.expand(count, -1, -1) for part, count in zip(parts, counts, strict=True)])
 
@@ -251,7 +255,7 @@ class EnsemblePaths(OfMembers, AbstractPaths):
         return EnsemblePaths(members, owner)
 
     def _given(self, data: Observations, solver: Solver, generator: torch.Generator) -> EnsemblePaths:
-        """Every member is given the data."""
+        """Condition every member on the data."""
         parts = [
             data._replace(y=data.y[self.owner == i] if data.y.ndim == 2 else data.y) for i in range(len(self.members))
         ]
@@ -269,7 +273,7 @@ class EnsemblePaths(OfMembers, AbstractPaths):
         return [x if len(x) == 1 else x[self.owner == i] for i in range(len(self.members))]
 
     def _in_order(self, parts: list[Tensor]) -> Tensor:
-        """The members' rows as those of the paths."""
+        """Reorder the members' rows to the order of the paths."""
         return torch.cat(parts)[self._place()]
 
 
@@ -279,7 +283,7 @@ class EnsemblePaths(OfMembers, AbstractPaths):
 
 @final
 class BatchPaths(OfMembers, PlacedFunctions):
-    """Paths of a batch of models, `members`: what each returns, with the batch's axes before it.
+    """Paths of a batch of models, `members`. All results have the batch's axes first.
 
     Values are `[*batch_shape, s, n]`. Points may be shared, or have the batch's axes: `[*batch_shape, s or 1, n, d]`.
     What takes paths of one model (`minimize`, `rollout`, `diagnose`) takes each of `members`.
@@ -401,7 +405,7 @@ class BatchPaths(OfMembers, PlacedFunctions):
         return self._each(x, 3, "x", "s or 1, n, d")
 
     def _each(self, value: Tensor, ndim: int, name: str, axes: str) -> list[Tensor]:
-        """A value `[axes]` for every model, or one each where it has the batch's axes."""
+        """A value `[axes]` for every model, or one for each if it has the batch's axes."""
         b = len(self.batch_shape)
         if value.ndim == ndim + b and list(value.shape[:b]) == self.batch_shape:
             return list(value.reshape(-1, *value.shape[b:]))
@@ -411,7 +415,8 @@ class BatchPaths(OfMembers, PlacedFunctions):
         return [value] * len(self.members)
 
     def _split(self, value: Tensor, shapes: list[tuple[int, ...]], prefer_shared: bool = False) -> list[Tensor]:
-        """The same, told apart by the shapes that one model takes; members refuse what fits neither way."""
+        """The same, distinguished by the shapes that one model accepts. A shape that fits neither is refused by the
+        members."""
         b = len(self.batch_shape)
         batched = list(value.shape[:b]) == self.batch_shape and tuple(value.shape[b:]) in shapes
         if batched and not (prefer_shared and tuple(value.shape) in shapes):

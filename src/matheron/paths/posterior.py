@@ -1,4 +1,4 @@
-"""PosteriorCovariance: the covariance of f given all that an update was given."""
+"""PosteriorCovariance: the covariance of f given all data and inducing values of an update."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ class PosteriorCovariance:
 
 
 def variance_solver(n: int, largest_factor: int = 8192) -> Solver:
-    """How the covariance of n data is solved with where variances are asked for.
+    """The solver for the covariance of n data when variances are computed.
 
-    Beyond `largest_factor` by conjugate gradients: the factor of so many data, which is kept, has 512 MiB.
+    For more than `largest_factor` data it is conjugate gradients: a factor of that many data, which would be kept,
+    takes 512 MiB.
     """
     return Cholesky() if n <= largest_factor else PCG(tolerance=1e-3)
 
@@ -75,8 +76,8 @@ def variance_solver(n: int, largest_factor: int = 8192) -> Solver:
 def variance_in_blocks(
     posterior: PosteriorCovariance, sites: Observed, num_centres: int, budget: int = 1 << 22
 ) -> Tensor:
-    """The posterior variance `[n]` of what is observed at sites: `budget` covariances with the centres in memory at
-    once."""
+    """The posterior variance `[n]` at sites (or of functionals), in blocks with at most `budget` covariances with the
+    centres in memory."""
     step, like = max(1, budget // max(1, num_centres)), sites.points
     blocks = [sites[first : first + step].to(torch.float64) for first in range(0, len(sites), step)]
     variance = torch.cat([posterior.variance(block) for block in blocks]) if blocks else like.new_zeros(0)

@@ -1,7 +1,8 @@
-"""How many digits an update's weights need.
+"""The precision that the weights of an update need.
 
-Little noise among near data makes weights large, and sums of them cancel: the rounding error of such a sum in float32
-can be more than the posterior's standard deviation. It is measured at some of the data, against float64.
+If noise is small and data are close together, weights are large and their sums cancel. The rounding error of such a sum
+in float32 can be larger than the posterior's standard deviation. It is measured at some of the data, relative to
+float64.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def choose_weight_dtype(
     num_points: int = 64,
     num_paths: int = 16,
 ) -> Tensor:
-    """Weights v `[s, n]` in the operator's dtype, or in float64 where they came so and that dtype has too few digits.
+    """Return weights v `[s, n]` in the operator's dtype. They stay in float64 if they were computed in float64 and the
+    operator's dtype has too few digits.
 
     Args:
         deviations: gives the posterior standard deviations at some observations, which are the rows from `first` on.
@@ -59,13 +61,14 @@ def choose_weight_dtype(
 
 
 def expected_error(operator: Operator, v: Tensor, largest: float) -> tuple[float, float]:
-    """What sums with weights v `[s, n]` err by in their dtype, and the least posterior deviation at the observations.
+    """The rounding error of sums with weights v `[s, n]` in their dtype, and the least posterior deviation at the
+    observations.
 
-    A covariance, its weight and their product have rounding errors of some four units of the last digit together.
-    Rounding errors are as good as independent. So those of n products add up to that of one product of the size
-    sqrt(sum_j k_ij^2 v_j^2). Those of n additions, in a dozen partial sums or more, add up to sqrt(n) / 16 times that.
-    Let no eigenvalue of K + noise be larger than `largest`. Then the mean over the data of sum_j k_ij^2 v_j^2 is at
-    most |v|^2 max(k) largest / n. The posterior covariance noise K (K + noise)^-1 is at least (noise / largest) K.
+    A covariance, its weight and their product together have rounding errors of about four units of the last digit.
+    Rounding errors are nearly independent. So those of n products add up to that of one product of the size sqrt(sum_j
+    k_ij^2 v_j^2). Those of n additions, in a dozen partial sums or more, add up to sqrt(n) / 16 times that. Let no
+    eigenvalue of K + noise be larger than `largest`. Then the mean over the data of sum_j k_ij^2 v_j^2 is at most |v|^2
+    max(k) largest / n. The posterior covariance noise K (K + noise)^-1 is at least (noise / largest) K.
     """
     k, n = operator.diagonal(), v.shape[1]
     largest = operator.trace() if math.isinf(largest) else largest
@@ -84,7 +87,8 @@ def narrows_badly(
     least_variance: float = 1e-8,
     least_of_size: float = 0.01,
 ) -> bool:
-    """Whether the sum of a prior and an update errs by too much in a copy of fewer digits, at some of its centres.
+    """Whether a copy of fewer digits has too large rounding errors in the sum of prior and update, at some of its
+    centres.
 
     The spread of the paths around their mean estimates the posterior standard deviation.
 
@@ -114,7 +118,7 @@ def narrows_badly(
 
 
 def _some_paths(v: Tensor, count: int) -> Tensor:
-    """Those of the largest weights v `[s, n]`, which err the most."""
+    """The paths with the largest weights v `[s, n]`, which have the largest rounding errors."""
     return torch.linalg.vector_norm(v, dim=1).topk(min(count, len(v))).indices
 
 

@@ -1,4 +1,4 @@
-"""What applications ask of functions beside their values: how they are best computed, and where they are defined."""
+"""Properties of functions that applications need: how they are best evaluated, and where they are defined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def require_paths(paths: object, name: str = "paths") -> AbstractPaths:
 
 
 def shares_work(functions: object) -> bool:
-    """Whether several functions at the same points cost less than each alone; not so where all is on a lattice.
+    """Whether several functions at the same points cost less together than one by one. On a lattice they do not.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -36,7 +36,7 @@ def shares_work(functions: object) -> bool:
 
 
 def has_domain(functions: AbstractFunctions) -> bool:
-    """Whether these are functions on a box, as on a lattice: points outside of it are refused.
+    """Whether these functions are defined on a box, as on a lattice. Points outside of it are refused.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -48,7 +48,7 @@ def has_domain(functions: AbstractFunctions) -> bool:
 
 
 def has_choices(functions: AbstractFunctions) -> bool:
-    """Whether inputs, or some of them, are choices, with nothing between one and the next.
+    """Whether some inputs are discrete choices, without values between them.
 
     >>> import matheron
     >>> from matheron import kernels
@@ -60,7 +60,8 @@ def has_choices(functions: AbstractFunctions) -> bool:
 
 
 def fused_recursion(functions: AbstractFunctions, dt: float, state: Tensor) -> Recursion | None:
-    """x' = x + dt f(x) from states `[s, d_s]` on, as a GPU kernel; None where there is none for these functions.
+    """The recursion x' = x + dt f(x) from states `[s, d_s]` as a GPU kernel; None if no kernel can compute these
+    functions.
 
     >>> import torch, matheron
     >>> from matheron import kernels
@@ -74,6 +75,6 @@ def fused_recursion(functions: AbstractFunctions, dt: float, state: Tensor) -> R
 
 
 def _records(functions: object) -> list[Record] | None:
-    """The records of which these are the outputs side by side; None where they are not so made."""
+    """The records whose outputs, side by side, are those of these functions. None if there are no such records."""
     records = getattr(functions, "_records", None)
     return None if records is None else records()

@@ -1,7 +1,8 @@
-"""refresh: functions that stay what they are at some points, and are drawn afresh elsewhere.
+"""refresh: functions that keep their values at some points and are drawn afresh elsewhere.
 
-A basis of ell functions that has to meet n precise data loses spread as n grows towards ell. Drawn afresh, with
-frequencies chosen for all the data, paths have the posterior's spread again; what is known of the old ones is kept.
+The paths of a basis with ell functions lose spread when the number n of precise data approaches ell. Paths that are
+drawn afresh, with frequencies chosen for all the data, have the posterior's spread again. The known values of the old
+ones are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from .update import KernelSum
 
 
 class _Noise(NamedTuple):
-    """The standard normals of a draw, beside the prior's weights: of the data, of u, and of the jitter of k(Z, Z)."""
+    """The standard normals of a draw, in addition to the prior's weights: of the data's noise, of u, and of the jitter
+    of k(Z, Z)."""
 
     data: Tensor  # [s, n]
     u: Tensor  # [s, r]
@@ -45,10 +47,10 @@ def refresh(paths: Paths, keep: Tensor, spec: FeatureSpec, solver: Solver, gener
 
         f'(.)  =  g(.) + C(., z) a,        a  =  C(z, z)^-1 (f(z) - g(z))
 
-    has f'(z) = f(z), and the posterior's law where f(z) has it. C(., z) is k(., z) less what the data explain of it. So
-    f' is also what Matheron's rule makes of the prior path g_0(.) + k(., z) a given the data, where g_0 is that of g.
-    This sum is the prior path of f', and the kept values are never data. More data move them as they move the rest of
-    the draw, by Matheron's rule given the data alone.
+    has f'(z) = f(z), and the posterior's law if f(z) has it. C(., z) is k(., z) minus the part that the data explain.
+    So f' is also the result of Matheron's rule for the prior path g_0(.) + k(., z) a given the data, where g_0 is the
+    prior path of g. This sum is the prior path of f', and the kept values are never data. More data change them as they
+    change the rest of the draw, by Matheron's rule given the data alone.
     """
     update, t = _require(paths, solver), paths.num_outputs
     if isinstance(solver, Auto) and isinstance(update, ExactUpdate) and update.factor is not None:
@@ -77,7 +79,8 @@ def refresh(paths: Paths, keep: Tensor, spec: FeatureSpec, solver: Solver, gener
 
 
 def _require(paths: Paths, solver: Solver) -> CentredUpdate:
-    """The paths' update; TypeError or ValueError where paths cannot be drawn afresh given what they keep."""
+    """Return the update of the paths. Raises a TypeError or ValueError if the paths cannot be drawn afresh with these
+    values."""
     update = paths.update
     if not isinstance(update, CentredUpdate):
         raise TypeError(
@@ -94,16 +97,17 @@ def _require(paths: Paths, solver: Solver) -> CentredUpdate:
 
 
 def _least(dtype: torch.dtype, share: float = 1e-12) -> float:
-    """The share of the prior's variance that other kept values and the data must leave open for a kept value to be met.
+    """The least share of the prior's variance that a kept value must have, given the data and the other kept values.
 
-    Where they leave less, they determine the value: the covariance of all has no more digits.
+    With a smaller share the value is determined by the others, up to the rounding of the covariance.
     """
     return max(share, (30 * torch.finfo(dtype).eps) ** 2)
 
 
 def independent(C: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
-    """Of p variables with covariance C `[p, p]`, those that the ones before them do not determine: their indices
-    `[k]`, and the factor `[k, k]` of their covariance. By pivoted Cholesky, until no variance is above `least [p]`.
+    """Select those of p variables with covariance C `[p, p]` that the ones before them do not determine. Returns their
+    indices `[k]` and the factor `[k, k]` of their covariance. The method is pivoted Cholesky, until no variance is
+    above `least [p]`.
     """
     L, info = torch.linalg.cholesky_ex(C)
     if not bool(info) and bool((L.diagonal().square() > least).all()):
@@ -122,7 +126,7 @@ def independent(C: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fresh(paths: Paths, update: CentredUpdate, z: Sites, spec: FeatureSpec, generator: torch.Generator) -> PriorPaths:
-    """Prior paths on a basis that is chosen for the data, for the kept points, and for data to come."""
+    """Draw prior paths on a basis that is chosen for the data, for the kept points, and for data to come."""
     like = update.centres
     jitter = update.noise[:0]
     if isinstance(update, SparseUpdate):
@@ -143,7 +147,7 @@ def _fresh(paths: Paths, update: CentredUpdate, z: Sites, spec: FeatureSpec, gen
 def _given_same(
     update: CentredUpdate, given: PosteriorCovariance, prior: PriorPaths, paths: Paths, noise: _Noise
 ) -> CentredUpdate:
-    """The update of other prior paths given all that an update was given, with noise of their own."""
+    """Condition other prior paths on the data and inducing values of an update, with new noise."""
     old, kernel = update.data, update.kernel
     data = Data(old.sites, old.y, old.noise, noise.data)
     state = given.factor

@@ -1,9 +1,9 @@
 """Partial derivatives of functions, as functions.
 
 A path is a sum of weighted sums. The derivative of most bases is the same basis with other weights, or a basis of the
-same kind. For example d/dx cos(theta x) = -theta sin(theta x), and the derivative of k(x, z_j) is one more function of
-z_j. So the derivative of a path is a record like its own, and has gradients, grids and points of each path's own as any
-other.
+same kind. For example d/dx cos(theta x) = -theta sin(theta x), and the derivative of k(x, z_j) is another function of
+z_j. So the derivative of a path has a record like the path itself, and can be evaluated on grids, at own points and
+with gradients.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PartialDerivatives(Combined):
 
     @property
     def num_outputs(self) -> int:
-        """Output by output of f, and for each coordinate by coordinate."""
+        """The number of outputs: for each output of f, one for each coordinate."""
         return self.functions[0].num_outputs * len(self.dims)
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class PartialDerivatives(Combined):
             own.copy_(whole)
 
     def by_coordinate(self) -> list[Record] | None:
-        """The record of the derivatives in each coordinate; None where these have none."""
+        """The record of the derivatives in each coordinate; None if there is none."""
         return _records_of(self).records
 
     def _records(self) -> list[Record] | None:
@@ -133,7 +133,7 @@ class PartialDerivatives(Combined):
         return torch.stack(each, dim=-1).flatten(-2)
 
     def _differentiated(self) -> tuple[AbstractFunctions, list[tuple[int, ...]]]:
-        """The functions whose derivatives these are, also of derivatives, and the coordinates of each output."""
+        """The functions whose (repeated) derivatives these are, and the coordinates of each output."""
         f, dims = self.functions[0], [(i,) for i in self.dims]
         if not isinstance(f, PartialDerivatives):
             return f, dims
@@ -151,7 +151,7 @@ class PartialDerivatives(Combined):
 
 @dataclass(eq=False)
 class _Records:
-    """The record of the derivative in each coordinate; None where one has none."""
+    """The record of the derivative in each coordinate; None if one of them has none."""
 
     records: list[Record] | None = None
     requires_grad: bool = False
@@ -170,7 +170,7 @@ _records_of = Recorder(_make_records)
 
 
 def derivative_record(record: Record, dim: int) -> Record | None:
-    """The record of df/dx_dim; None where a basis, the mean or a transform has none that is a record."""
+    """The record of df/dx_dim; None if the derivative of a basis, the mean or a transform is not known as a record."""
     like, t, (inward, outward) = record.origin, record.num_outputs, (record.input_transform, record.output_transform)
     if any(transform is not None and not transform.affine for transform in (inward, outward)):
         return None

@@ -30,15 +30,16 @@ OnIteration = Callable[[int, float], None]
 
 
 class ConvergenceWarning(UserWarning):
-    """An iterative solver did not reach the accuracy that was asked."""
+    """An iterative solver did not reach the accuracy that was requested."""
 
 
 @dataclass(frozen=True)
 class PCG(Solver["PCGState"]):
     """Conjugate gradients with a preconditioner of low rank: products with K, which is never formed.
 
-    The preconditioner is a block randomly pivoted Cholesky factor of K; products run in the data's dtype, and the
-    residual that decides is the true one, in float64. Where float32 products no longer help, float64 ones go on.
+    The preconditioner is a block randomly pivoted Cholesky factor of K. Products are computed in the data's dtype. The
+    residual that decides convergence is the true one, computed in float64. If float32 products no longer reduce the
+    error, float64 products continue.
 
     Args:
         tolerance: a path's error in posterior standard deviations, root mean square over points. A residual acts on a
@@ -130,7 +131,7 @@ class PCGState(State):
         self.solver, self.operator, self.preconditioner = solver, operator, preconditioner
 
     def deviations(self, rows: Tensor) -> Tensor:
-        """The deviations that the preconditioner implies."""
+        """The posterior standard deviations that the preconditioner implies."""
         operator = self.operator
         variances = floored(operator.noise * self.preconditioner.posterior_share[:, 0], operator)
         return operator.processes.gather(variances, operator.size)[rows].sqrt()
@@ -139,9 +140,9 @@ class PCGState(State):
 class Errors:
     """The error that residuals `[n, r]` make in a path, in posterior standard deviations, `[r]`: see `PCG`.
 
-    A residual that is alike within a cluster of data is not independent noise. With a preconditioner P, the error at
-    the data is therefore estimated too: residual - noise P^-1 residual, in the posterior standard deviations that P
-    implies.
+    A residual with similar entries within a cluster of data does not act like independent noise. With a preconditioner
+    P, the error at the data is therefore also estimated: residual - noise P^-1 residual, in the posterior standard
+    deviations that P implies.
     """
 
     def __init__(self, operator: Operator, P: LowRank | None = None) -> None:
@@ -205,9 +206,10 @@ class _Solve:
         return x.to(self.dtype), self._stats(residual, errors)
 
     def _first_dtype(self) -> torch.dtype:
-        """The operator's dtype; float64 on a CPU where the condition number may leave float32 no digits at all.
+        """The operator's dtype, or float64 on a CPU if the condition number may leave no correct digits in float32.
 
-        There it costs twice as much per product, and takes a tenth of the iterations. On a GPU it would cost more.
+        On a CPU a float64 product costs twice as much, and a tenth of the iterations are needed. On a GPU it would cost
+        more.
         """
         operator = self.operator
         trace = self.everyone.sum(operator.magnitude().double().sum())
@@ -218,8 +220,8 @@ class _Solve:
     def _descend(self, b: Tensor, factor: float) -> Tensor:
         """Conjugate gradients from zero, until every residual has fallen to 0.9 of its target or by `factor`.
 
-        A right-hand side whose direction has lost its curvature to rounding stops where it is, and finished ones leave
-        the batch.
+        A right-hand side stops if the curvature along its direction is lost to rounding. Finished columns leave the
+        batch.
         """
         x = torch.zeros_like(b, dtype=torch.float64)
         columns = torch.arange(b.shape[1], device=b.device)
@@ -263,10 +265,10 @@ class _Solve:
         return x
 
     def _may_leave(self, count: int, columns: int) -> bool:
-        """Whether going on with `count` of the columns saves work.
+        """Whether continuing with only `count` of the columns saves work.
 
-        A GPU multiplies tiles of 64 columns, and compiles for another width, which takes as long as many products of
-        fewer data do.
+        A GPU multiplies tiles of 64 columns, and compiles a kernel for each width. With few data, compiling takes as
+        long as many products.
         """
         if self.b.is_cuda and self.operator.size < _LARGE_ON_GPU and -(-count // 64) == -(-(columns - 1) // 64):
             return False

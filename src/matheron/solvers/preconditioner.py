@@ -13,13 +13,14 @@ from .processes import Processes
 
 
 def default_rank(operator: Operator) -> int:
-    """20 sqrt(n), or what memory allows. Making the preconditioner then costs a handful of products with K for 64
-    paths."""
+    """20 sqrt(n), or the rank that memory allows. Making the preconditioner then costs about as much as a handful of
+    products with K for 64 paths."""
     return max(1, min(operator.size, math.ceil(20 * operator.size**0.5), largest_rank(operator)))
 
 
 def largest_rank(operator: Operator, on_cpu: int = 2_000_000_000, share_of_gpu: float = 0.5) -> int:
-    """The rank at which a preconditioner takes as many bytes as it may on a CPU, or this share of a GPU's memory."""
+    """The largest rank of a preconditioner in the memory that it may take on a CPU, or in this share of a GPU's
+    memory."""
     column = -(-operator.size // operator.processes.count) * torch.finfo(operator.dtype).bits // 8
     return memory_of(operator.device, on_cpu, share_of_gpu) // column
 
@@ -91,8 +92,9 @@ class LowRank:
     def __call__(self, V: Tensor) -> Tensor:
         """P^-1 V for V `[n, r]`, in V's dtype.
 
-        V - Q Q^T V leaves as little of what Q spans as D is of P there. What rounding leaves instead is multiplied by
-        K in the next step, and from some 10^6 on conjugate gradients go nowhere: there all is added up in float64.
+        Within the span of Q, V - Q Q^T V is as small as D is relative to P. The rounding error that remains is
+        multiplied by K in the next step. From a ratio of about 10^6 on, conjugate gradients then stagnate, so the sums
+        are computed in float64.
         """
         dtype, V = V.dtype, V / self.root_D
         if dtype == self.Q.dtype and not self.wide:
@@ -106,7 +108,8 @@ class LowRank:
         return V.to(dtype).div_(self.root_D)
 
     def _inner(self, V: Tensor, rows: int = 1 << 10, block: int = 1 << 18) -> Tensor:
-        """Q^T V `[k, r]`, the sums over blocks of rows in float64: over a million rows float32 loses four digits.
+        """Q^T V `[k, r]`, with sums over blocks of rows added in float64, because a float32 sum over a million rows
+        loses four digits.
 
         `rows` are added up in float32, and the sums of `block` rows are in memory at once.
         """
@@ -124,9 +127,10 @@ class LowRank:
 def pivoted_cholesky(operator: Operator, diagonal: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """F `[n, k]` with F F^T near K, k <= rank, and the diagonal of K - F F^T `[n]`, in float64.
 
-    The method is block randomly pivoted Cholesky: a block of pivots is drawn in proportion to the residual's diagonal.
-    A factorisation of the residual's block would break in float32, so it is done in float64, with the rounding error
-    added to the diagonal. Pivots come from a generator of their own: the same every time, on every device.
+    The method is block randomly pivoted Cholesky: blocks of pivots are drawn in proportion to the diagonal of the
+    residual. Factoring a block of the residual in float32 would fail, so this is done in float64, with the rounding
+    error added to the diagonal. Pivots have a generator of their own, so they are the same in every run and on every
+    device.
     """
     n, device, everyone = operator.size, operator.device, operator.processes
     mine = everyone.part(n)
@@ -178,7 +182,7 @@ def _from_owners(rows: Tensor, here: Tensor, own: Tensor, size: int, everyone: P
 
 
 def _middle(Q: Tensor, L: Tensor, everyone: Processes) -> Tensor:
-    """C `[k, k]` such that I - Q C Q^T is the inverse of I + Q L^T L Q^T for Q as it is rounded; near I, in float64.
+    """C `[k, k]` such that I - Q C Q^T is the inverse of I + Q L^T L Q^T for the rounded Q. It is near I, in float64.
 
     Without C, the rounding of Q gives P^-1 a relative error of about eps times the ratio of P's largest eigenvalue to
     D.
@@ -197,7 +201,7 @@ def _gram(F: Tensor) -> Tensor:
 
 
 def _pieces(F: Tensor) -> tuple[Tensor, ...]:
-    """Views of F's rows that are small beside it in float64."""
+    """Views of blocks of F's rows, whose float64 copies are small compared with F."""
     return F.split(max(1, (1 << 25) // max(1, F.shape[1])))
 
 
