@@ -65,7 +65,7 @@ def as_box(
 
 
 def _refuse_pairs(box: ArrayLike, name: str) -> None:
-    """A list of tuples is how SciPy writes one pair per dimension: refused where both readings make a box."""
+    """Refuse a list of tuples that can be read in two ways: SciPy writes one pair per dimension like this."""
     pairs = [pair for pair in box if isinstance(pair, tuple) and len(pair) == 2] if isinstance(box, list) else []
     if len(pairs) != 2 or box != pairs:
         return
@@ -80,7 +80,7 @@ def _refuse_pairs(box: ArrayLike, name: str) -> None:
 
 
 class Sobol(SobolEngine):
-    """A scrambled Sobol sequence in float64. Torch's own keeps the first point in the default dtype of the moment."""
+    """A scrambled Sobol sequence in float64. Torch's SobolEngine keeps its first point in the current default dtype."""
 
     def __init__(self, dimension: int, seed: int) -> None:
         super().__init__(dimension, scramble=True, seed=seed)

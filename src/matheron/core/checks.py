@@ -39,7 +39,7 @@ Random = torch.Generator | np.random.Generator | np.random.RandomState | int | N
 
 
 def as_array(value: ArrayLike) -> Tensor:
-    """A tensor of what is array-like; plain numbers become float64, not torch's default of float32.
+    """Convert anything array-like to a tensor. Plain numbers become float64, not torch's default of float32.
 
     Arrays that torch cannot share (strides below zero, another byte order, read-only, tables of pandas) are copied.
     """
@@ -115,7 +115,7 @@ def many(count: int, noun: str) -> str:
 
 
 def level_outside() -> int:
-    """The `stacklevel`, of a warning that is given where this is called, of the first caller outside the package."""
+    """The `stacklevel` with which a warning points at the first caller outside the package."""
     frame, level = sys._getframe(1), 1
     within = (__name__.split(".")[0], "torch", "functools")  # a decorator may be in between
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in within:
@@ -137,12 +137,12 @@ def seeded(function: F) -> F:
 
 
 def column_hint(y: ArrayLike) -> str:
-    """How to make targets `[n]` of a column `[n, 1]`; tables of pandas and lists have no y[:, 0]."""
+    """A hint on how to make targets `[n]` from a column `[n, 1]`; tables of pandas and lists have no y[:, 0]."""
     return f"; use {'y[:, 0]' if isinstance(y, Tensor | np.ndarray) else 'np.ravel(y)'}"
 
 
 def flat_hint(given: ArrayLike, name: str, x: Tensor, input_dim: int | None = None) -> str:
-    """How to make points `[n, d]` of numbers that are given in one row, x."""
+    """A hint on how to make points `[n, d]` from numbers x that are given in one row."""
     if x.ndim != 1:
         return ""
     array = isinstance(given, Tensor | np.ndarray)
@@ -152,7 +152,8 @@ def flat_hint(given: ArrayLike, name: str, x: Tensor, input_dim: int | None = No
 
 
 def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None:
-    """ValueError where a number is NaN or infinite; under transforms of torch.func there are no numbers yet."""
+    """Raise a ValueError if a number is NaN or infinite. Under transforms of torch.func the numbers are not known
+    yet."""
     if is_wrapped(tensor):
         return
     if tensor.numel() <= 16 and math.isfinite(sum(tensor.flatten().tolist())):  # the fastest way for few numbers
@@ -167,10 +168,10 @@ def check_finite(tensor: Tensor, name: str, advice: str = "remove them") -> None
 
 
 def check_points(x: Tensor) -> None:
-    """ValueError where a point on the CPU is NaN or infinite.
+    """Raise a ValueError if a point on the CPU is NaN or infinite.
 
-    Points on a GPU are not checked, since that would wait for the device. Under transforms of torch.func or the
-    compiler there are no numbers yet. In both cases NaN points give NaN.
+    Points on a GPU are not checked, because that would wait for the device. Under transforms of torch.func or the
+    compiler the numbers are not known yet. In both cases NaN points give NaN.
     """
     if x.device.type == "cpu" and not transformed():
         check_finite(x, "x")
@@ -200,7 +201,7 @@ def positive(value: ArrayLike, name: str, *, zero: bool = False, max_ndim: int =
 def names_of(value: object) -> Names:
     """The names of a table's columns, or of the rows of one column of numbers; None where they are not all text.
 
-    Of what was made of a table, such as a model or functionals, they are those that it kept.
+    For objects made from a table, such as a model or functionals, they are the names that the object kept.
     """
     if isinstance(value, Tensor | np.ndarray | list | tuple):
         return None
@@ -224,7 +225,7 @@ def as_names(names: object, input_dim: int | None = None) -> Names:
 
 
 def common_names(models: Iterable[Named]) -> Names:
-    """The names of the inputs of several models, paths or functionals of the same inputs; ValueError where they
+    """The names of the inputs of several models, paths or functionals of the same inputs. Raises a ValueError if they
     differ."""
     known = sorted({model.input_names for model in models if model.input_names is not None})
     if len(known) > 1:
@@ -234,7 +235,7 @@ def common_names(models: Iterable[Named]) -> Names:
 
 
 def check_names(value: object, name: str, names: Names) -> None:
-    """ValueError where a table's columns are not those that a model was made with, in the same order."""
+    """Raise a ValueError if a table's columns are not those that a model was made with, in the same order."""
     if names is None or isinstance(value, Tensor):
         return
     got = names_of(value)
@@ -298,8 +299,8 @@ def as_count(value: SupportsInt, name: str) -> int:
 def as_generator(generator: Random = None, seed: int | None = None) -> torch.Generator:
     """A torch generator from a generator or a seed; torch's default one where neither is given.
 
-    A seed, given as `seed` or in place of the generator, starts a new CPU generator. So does a NumPy generator, by a
-    seed drawn from it: it moves on, and the next call differs.
+    A seed, given as `seed` or in place of the generator, starts a new CPU generator. A NumPy generator draws such a
+    seed; it advances, so the next call gives another result.
 
     >>> from matheron.core.checks import as_generator
     >>> as_generator(3).initial_seed() == as_generator(seed=3).initial_seed() == 3

@@ -23,8 +23,8 @@ class Functionals(Value):
 
         L_r f  =  sum over the atoms a of row r of  weight_a  D_a f(x_a),      D_a = (u_a1 . grad) ... (u_aq . grad)
 
-    Atoms lie row by row. Their order q is 0 for a value, 1 for a slope and 2 for a second derivative. An atom with
-    sides is the average over a box about its point. `matheron.observe` makes them.
+    Atoms are stored row by row. Their order q is 0 for a value, 1 for a slope and 2 for a second derivative. An atom
+    with sides is the average over a box around its point. `matheron.observe` makes functionals.
 
     Args:
         sites: the points of the atoms `[N, d]`, and the output that each is of.
@@ -169,7 +169,7 @@ class Functionals(Value):
 
     @property
     def alone(self) -> bool:
-        """Whether every row is one atom."""
+        """Whether every row has a single atom."""
         return len(self.starts) == len(self.weights)
 
     @property
@@ -204,17 +204,17 @@ class Functionals(Value):
 
     @property
     def places(self) -> Tensor:
-        """Where each row is, `[n, d]`: the mean of its points."""
+        """The place of each row, `[n, d]`: the mean of its points."""
         if self.alone:
             return self.points
         return self.summed(self.points.mT).mT / self.counts[:, None]
 
     def own(self, f: Tensor) -> Tensor:
-        """Of numbers `[.., n, t]` for every output, or `[.., n, 1]` for all, those of each row's own output."""
+        """Select each row's own output from numbers `[.., n, t]` for every output, or `[.., n, 1]` for all."""
         return Sites(self.points[self.starts], self.outputs).own(f)
 
     def of_ones(self) -> Tensor:
-        """What each functional makes of the constant function 1, `[n]`."""
+        """The value of each functional for the constant function 1, `[n]`."""
         return self.summed(torch.where(self.orders == 0, self.weights, 0.0))
 
     def __getitem__(self, index: Tensor | slice) -> Functionals:
@@ -242,7 +242,7 @@ class Functionals(Value):
         return self.replaced(weights=self.weights * (factor if self.alone else factor[self.rows]))
 
     def parts(self) -> list[tuple[int, slice | Tensor]]:
-        """The orders that there are, and which atoms have each: points, and then boxes."""
+        """The orders that occur, with the atoms of each: points first, and then boxes."""
         found: list[tuple[int, slice | Tensor]] = []
         box = None if self.sides is None else (self.sides != 0).any(1)
         for order in range(self.order + 1):
@@ -262,7 +262,8 @@ class Functionals(Value):
         return values.new_zeros(*values.shape[:-1], len(self)).index_add(-1, self.rows, values)
 
     def of_parts(self, observed: Callable[[Functionals], Tensor]) -> Tensor:
-        """The sums `[.., n]` over each row's atoms of what `observed` makes of the atoms of each kind, `[.., m]`."""
+        """The sums `[.., n]` over each row's atoms of `observed`, which is called for the atoms of each kind and
+        returns `[.., m]`."""
         parts, N = self.parts(), len(self.weights)
         index = torch.arange(N, device=self.weights.device)
         if len(parts) == 1:
@@ -323,7 +324,7 @@ class Functionals(Value):
         return self.summed(self.weights * values)
 
     def distinct(self) -> tuple[Sites, Tensor]:
-        """The sites without those that repeat the one before, as gradients do, and which of these each atom is at."""
+        """The sites without repetitions of the previous one (as gradients have), and the index of each atom's site."""
         points, outputs = self.points, self.sites.outputs
         new = torch.ones(len(points), dtype=torch.bool, device=points.device)
         new[1:] = (points[1:] != points[:-1]).any(-1)
@@ -332,7 +333,7 @@ class Functionals(Value):
         return self.sites[new], new.cumsum(0) - 1
 
     def keys(self) -> Tensor | None:
-        """A row of numbers for each functional, the same for those that are the same; None where rows are sums."""
+        """A row of numbers for each functional; equal functionals have equal rows. None if rows are sums."""
         if not self.alone:
             return None
         outputs = self.weights if self.sites.outputs is None else self.sites.outputs.to(self.weights)
@@ -340,7 +341,7 @@ class Functionals(Value):
         return torch.cat([*each, self.directions.flatten(1)], dim=1)
 
     def moved(self, points: Tensor, jacobian: Tensor | None) -> Self:
-        """What functionals of f(T(.)) are as functionals of f: at the points T(x) `[N, e]`, along directions J u.
+        """Convert functionals of f(T(.)) to functionals of f: at the points T(x) `[N, e]`, along directions J u.
 
         The Jacobian J `[N, e, d]` of T is None for the identity, and where there are no derivatives.
         """
@@ -354,7 +355,8 @@ class Functionals(Value):
         return self.replaced(sites=Sites(points, self.sites.outputs), directions=directions, sides=sides)
 
     def as_points(self) -> Self:
-        """Boxes as points of 2 d coordinates, centres and sides, at which averages of functions are functions."""
+        """Boxes as points of 2 d coordinates, centres and sides. Averages of functions are functions of these
+        points."""
         directions = torch.nn.functional.pad(self.directions, (0, self.input_dim))
         return self.replaced(sites=Sites(self.boxes, self.sites.outputs), directions=directions, sides=None)
 
@@ -376,7 +378,7 @@ class Functionals(Value):
         return Functionals(sites, self.weights[atom] * factor, self.orders[atom], self.directions[atom], starts)
 
     def at_centres(self) -> Self:
-        """The same of the values at the centres of boxes, which are the averages of linear functions."""
+        """Replace averages by values at the centres of boxes, which are the averages of linear functions."""
         return self if self.sides is None else self.replaced(sides=None)
 
 
@@ -387,7 +389,7 @@ def averages_of_waves(theta: Tensor, sides: Tensor) -> Tensor:
 
 
 def _average_of_waves(theta: Tensor, w: Tensor) -> Tensor:
-    """The same of one coordinate, `[.., f], [.., n] -> [.., n, f]`."""
+    """The same for one coordinate, `[.., f], [.., n] -> [.., n, f]`."""
     if transformed() or w.requires_grad or theta.requires_grad:
         return torch.sinc(w[..., None] * (theta[..., None, :] / (2 * torch.pi)))
     place = None
@@ -408,5 +410,5 @@ def _of_points(phi: Callable[[Sites], Tensor], outputs: Tensor | None) -> Callab
     return lambda x: phi(Sites(x, outputs))
 
 
-# What a model can observe, and what an update can be centred at.
+# What a model can observe, and what the terms of an update belong to.
 Observed: TypeAlias = Sites | Functionals

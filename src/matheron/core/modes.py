@@ -1,8 +1,9 @@
 """Leaving torch's modes: tensors that are kept must not belong to the mode in which they were made.
 
-Inside `torch.func.grad` every operation returns a wrapped tensor, of no use once the transform has returned; inside
-`torch.inference_mode` it returns one that no graph may hold. What is kept for later calls is therefore made outside of
-both: by `kept` where it follows from plain arguments, and inside `outside` where it follows from a module's tensors.
+Inside `torch.func.grad` every operation returns a wrapped tensor, which cannot be used after the transform has
+returned. Inside `torch.inference_mode` it returns one that no autograd graph may contain. Tensors that are stored for
+later calls are therefore made outside of both. `kept` makes those that follow from plain arguments, and `outside` those
+that follow from a module's tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 def transformed() -> bool:
-    """Whether a transform of torch.func, forward differentiation or compilation is under way.
+    """Whether a transform of torch.func, forward differentiation or compilation is active.
 
     This holds for operations on plain tensors too, since inside `grad` their results are wrapped.
     """
@@ -38,7 +39,7 @@ def transformed() -> bool:
 
 
 def is_wrapped(tensor: Tensor) -> bool:
-    """Whether a tensor belongs to a transform of torch.func that is under way."""
+    """Whether a tensor belongs to an active transform of torch.func."""
     return is_functorch_wrapped_tensor(tensor)
 
 
@@ -93,7 +94,7 @@ def plain(tensor: Tensor | None) -> Tensor | None:
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray:
-    """The numbers of a tensor; inside `torch.func.grad` too, where `tensor.numpy()` finds none."""
+    """The numbers of a tensor as a NumPy array, also inside `torch.func.grad`, where `tensor.numpy()` fails."""
     if not (transformed() or is_functorch_wrapped_tensor(tensor)):  # the usual case
         return tensor.detach().cpu().numpy()
     with outside():

@@ -34,7 +34,7 @@ FFT_COST = 8.0
 def series_at(F: Tensor, x: Tensor, accuracy: float | None = None) -> Tensor:
     """sum_j F_j exp(i j . x): complex `[r, *shape]` at angles `[n, d]` -> `[r, n]`.
 
-    Angles are best in float64, whatever F is in: a mode multiplies their errors.
+    Angles should be in float64, whatever the dtype of F, because a mode multiplies their errors.
 
     >>> import torch
     >>> from matheron.core.nufft import series_at
@@ -94,7 +94,8 @@ def cufinufft() -> ModuleType | None:
 
 
 def library_for(x: Tensor) -> ModuleType | None:
-    """The library for the device of the points, where it is installed; under torch.func there are no numbers for it."""
+    """The library for the device of the points, if it is installed. None under transforms of torch.func, where the
+    numbers are not known."""
     if transformed():
         return None
     known = {"cpu": finufft, "cuda": cufinufft}.get(x.device.type)
@@ -126,7 +127,7 @@ def _plan(
 
 
 def on_device(library: ModuleType, settings: tuple[object, ...], x: Tensor, **options: int) -> FourierTransform:
-    """A plan of cufinufft's, which takes tensors as they are; older versions want angles between -pi and pi."""
+    """A plan of cufinufft, which accepts tensors. Older versions require angles between -pi and pi."""
     plan = library.Plan(*settings, **options)
     angles = torch.remainder(x.detach().double() + math.pi, 2 * math.pi) - math.pi
     plan.setpts(*(axis.contiguous() for axis in angles.unbind(-1)))

@@ -20,9 +20,8 @@ T = TypeVar("T")
 def progress_bar(*columns: str | ProgressColumn, show: bool = True, transient: bool = False) -> Progress:
     """A bar to be used in a `with` statement, as `rich.progress.Progress`; it shows nothing unless `show`.
 
-    Its columns are rich's own: a description, a bar, the percentage, and the time left. In a notebook rich draws with
-    ipywidgets, or not at all where these are not installed. There the bar is a text that is displayed again as it
-    changes.
+    Its columns are those of rich: a description, a bar, the percentage, and the time left. In a notebook rich needs
+    ipywidgets, which may not be installed. There the bar is a text that is displayed again as it changes.
 
     >>> from matheron.core.progress import progress_bar
     >>> with progress_bar(show=False) as bar:

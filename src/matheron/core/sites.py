@@ -51,11 +51,11 @@ class Sites(Value):
 
     @property
     def places(self) -> Tensor:
-        """Where each of them is, `[n, d]`: the points."""
+        """The place of each site, `[n, d]`: the points."""
         return self.points
 
     def of_outputs(self, outputs: Tensor | None) -> Sites:
-        """The same points of other outputs `[n]`."""
+        """The same points with other outputs `[n]`."""
         return Sites(self.points, outputs)
 
     def of_ones(self) -> Tensor:
@@ -67,7 +67,7 @@ class Sites(Value):
         return phi(self)
 
     def keys(self) -> Tensor | None:
-        """A row of numbers for each site, the same for those that are the same."""
+        """A row of numbers for each site; equal sites have equal rows."""
         x, outputs = self.points, self.outputs
         return x if outputs is None else torch.cat([x, outputs[:, None].to(x)], dim=1)
 
@@ -79,7 +79,7 @@ class Sites(Value):
         return Sites(self.points[index], None if outputs is None else outputs[index])
 
     def own(self, f: Tensor) -> Tensor:
-        """Of values `[..., n, t]` of every output at these points, those of each site's own output: `[..., n]`.
+        """Select each site's own output from values `[..., n, t]` of every output at these points: `[..., n]`.
 
         t may also be 1, for a value that all outputs share.
         """
@@ -93,7 +93,7 @@ class Sites(Value):
 
 
 def concatenated(*parts: Observed) -> Observed:
-    """Several, in order: sites where all of them are."""
+    """Concatenate several, in order. The result is sites if all of them are sites."""
     sites = [part for part in parts if isinstance(part, Sites)]
     if len(sites) == len(parts):
         return joined_sites(sites)

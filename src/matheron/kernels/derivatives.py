@@ -1,7 +1,7 @@
-"""Derivatives in closed form: of squared distances and Bessel functions in a graph, and of radial kernels.
+"""Derivatives in closed form: of squared distances and Bessel functions for autograd, and of radial kernels.
 
-Torch has no Bessel functions that it can differentiate. Of squared distances the graph keeps the points alone, and no
-matrix for each coordinate. Derivatives of radial kernels along directions are covariances of slopes and curvatures.
+Torch has no differentiable Bessel functions. The graph of squared distances stores only the points, and no matrix for
+each coordinate. Derivatives of radial kernels along directions are covariances of slopes and curvatures.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _dot(rows: list[Tensor], columns: list[Tensor], i: int, j: int) -> Tensor:
 
 
 def _pairings(count: int) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """The ways to put some of `count` things in pairs: those that stay single, and the pairs."""
+    """The ways to form pairs from some of `count` objects: the objects that stay single, and the pairs."""
 
     def of(left: list[int]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
         if not left:

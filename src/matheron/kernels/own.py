@@ -1,11 +1,11 @@
-"""Kernels of one's own without all that the library's kernels define.
+"""Kernels of one's own, from functions or from a radial profile.
 
     k(x, x') = phi(x) . phi(x')                    `from_features(phi)`: a known map, whose kernel follows from it
     k(x, x') = E phi(x) . phi(x')                  `from_callables(k, sample_features)`: phi is drawn at random
     k(x, x') = g(|x - x'|^2 / lengthscale^2)       a subclass of `Radial` that defines its profile g alone
 
-`check_features` compares the two sides of the second line. Of a profile, the derivatives are found by automatic
-differentiation and the spectral measure is found numerically (`ProfileMeasure`).
+`check_features` compares the two sides of the second line. For a profile, derivatives are found by automatic
+differentiation, and the spectral measure is computed numerically (`ProfileMeasure`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["FeatureError", "FeatureWarning", "OwnKernel", "check_features", "fro
 
 
 def as_kernel(kernel: Kernel) -> Kernel:
-    """The kernel itself, or a TypeError that lists those there are."""
+    """Return the kernel, or raise a TypeError that lists the known ones."""
     if not isinstance(kernel, Kernel):
         kinds = [kind for kind in REGISTRY.values() if issubclass(kind, Kernel) and not inspect.isabstract(kind)]
         got = f"{type(kernel).__module__}.{type(kernel).__name__}"
@@ -57,11 +57,10 @@ class FeatureWarning(UserWarning):
 
 
 class FeatureError(NamedTuple):
-    """How far the features of a kernel are from it, in root mean squares over all pairs of some points.
+    """The error of a kernel's features: root mean squares over all pairs of some points.
 
-    `bias` is the difference between k and the mean over several draws of features, less what chance makes of it.
-    `chance` is the error of one draw about that mean, which more features make smaller. Both are shares of k's own
-    size.
+    `bias` is the difference between k and the mean over several draws of features, corrected for Monte Carlo error.
+    `chance` is the error of one draw around that mean, which more features reduce. Both are relative to the size of k.
     """
 
     bias: float
@@ -71,7 +70,8 @@ class FeatureError(NamedTuple):
 
     @property
     def found(self) -> bool:
-        """Whether the bias is more than a hundredth, and more than chance makes of the mean over the draws."""
+        """Whether the bias is more than a hundredth, and larger than the Monte Carlo error of the mean over the
+        draws."""
         return self.bias > max(0.01, 1.5 * self.chance)
 
     def __str__(self) -> str:
@@ -151,14 +151,15 @@ def _innermost(kernel: Kernel) -> Kernel:
 
 
 def is_unchecked(kernel: Kernel) -> bool:
-    """Whether nothing says that a kernel's features, or its spectral measure, belong to it."""
+    """Whether the features of a kernel, or its spectral measure, come from a user and have not been compared with
+    it."""
     kernel = _innermost(kernel)
     own_measure = type(kernel).__module__.split(".")[0] != "matheron" and type(kernel).measure is not Radial.measure
     return not kernel.checked and (kernel.by_own_features or own_measure)
 
 
 def say_wrong_features(kernel: Kernel, points: Tensor, num_features: int = 2048) -> None:
-    """A FeatureWarning with the numbers, where a kernel's features differ from it at points `[r, d]`."""
+    """Give a FeatureWarning with the numbers if a kernel's features differ from it at points `[r, d]`."""
     error = check_features(kernel, points, num_features)
     if error.found:
         warnings.warn(
@@ -353,7 +354,7 @@ def from_callables(
 
 
 def profile_values(kernel: Radial, r2: Tensor) -> Tensor:
-    """g(r^2), checked. A root in it has an infinite derivative at zero, where this has a derivative of zero."""
+    """g(r^2), checked. A square root in it has an infinite derivative at zero, which is replaced by zero."""
     K = kernel.radial(r2.clamp_min(1e-30))
     if not isinstance(K, Tensor) or K.shape != r2.shape:
         got = list(K.shape) if isinstance(K, Tensor) else type(K).__name__
@@ -382,7 +383,7 @@ def profile_derivative(radial: Callable[[Tensor], Tensor], r2: Tensor, order: in
 
 
 def smoothness_of_profile(kernel: Radial) -> float:
-    """How many mean-square derivatives functions of a profile of one's own have: 0, 1, or as many as are asked for."""
+    """The number of mean-square derivatives of functions with a user's profile: 0, 1, or infinitely many."""
     for order, near in ((1, 1e-10), (2, 1e-6)):
         at = torch.tensor([near, 100 * near], dtype=torch.float64, device=kernel.lengthscale.device)
         close, far = kernel.double().profile(at, order).abs().tolist()
@@ -403,7 +404,7 @@ class RadialSpectrum(NamedTuple):
 
 
 class ProfileMeasure(Elliptical):
-    """The spectral measure of a radial kernel of which the profile g alone is known.
+    """The spectral measure of a radial kernel that is defined only by its profile g.
 
     In d dimensions g is a covariance if and only if it is a mixture of the kernels of spheres of frequencies,
 
@@ -413,8 +414,8 @@ class ProfileMeasure(Elliptical):
     transform is nearest to g, by least squares. It is therefore always the measure of a covariance, which differs from
     g by `error`: little where g is a covariance in d dimensions, and much where it is none.
 
-    It is computed when it is first asked for a number. There is a warning of a difference of more than `worth_saying`.
-    One of more than `largest` is an error: then g is no covariance in these dimensions, or its spectrum is too sharp.
+    It is computed when it is first used. A difference of more than `worth_saying` gives a warning. One of more than
+    `largest` is an error: then g is no covariance in these dimensions, or its spectrum is too sharp.
     """
 
     def __init__(
@@ -446,7 +447,7 @@ class ProfileMeasure(Elliptical):
 
     @property
     def error(self) -> float:
-        """The largest difference between the profile and the kernel that the features have."""
+        """The largest difference between the profile and the kernel of the features."""
         return self.spectrum.error
 
     def radius(self, U: Tensor) -> Tensor:

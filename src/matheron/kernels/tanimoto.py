@@ -31,10 +31,10 @@ __all__ = ["Tanimoto"]
 class Tanimoto(Kernel):
     """k = sum_i min(x_i, x'_i) / sum_i max(x_i, x'_i), for numbers that are not negative; 1 for two points of zeros.
 
-    Of sets, as vectors of zeros and ones, it is the share of the elements of both that they have in common: the
-    Tanimoto or Jaccard coefficient. Of counts, or any other numbers, it is also called MinMax or Ruzicka. Points are
-    fingerprints as arrays `[n, d]`. Draws are made of random signs of hashes: with ell of them the covariance of the
-    prior errs by sqrt((1 - k^2) / ell). Such functions are constant between fingerprints, and have no gradient.
+    For sets, as vectors of zeros and ones, it is the number of common elements over the number of elements in either:
+    the Tanimoto or Jaccard coefficient. For counts, or any other numbers, it is also called MinMax or Ruzicka. Points
+    are fingerprints as arrays `[n, d]`. Draws are made of random signs of hashes. With ell of them, the error of the
+    prior's covariance is sqrt((1 - k^2) / ell). Such functions are constant between fingerprints, and have no gradient.
 
     >>> from matheron import kernels
     >>> kernels.Tanimoto()([[1.0, 1.0, 0.0]], [[1.0, 0.0, 0.0], [2.0, 1.0, 1.0]])
