@@ -32,7 +32,7 @@ def test_sums_are_those_of_the_values_on_parallels_and_off_them():
     lat, lon = torch.cartesian_prod(lat, lon)[torch.randperm(35)].unbind(-1)
     grid = torch.stack([lat.cos() * lon.cos(), lat.cos() * lon.sin(), lat.sin()], dim=-1)
     W = torch.randn(1, 3, basis.size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    for x in (grid, directions(20)):
+    for x in (grid, directions(20), grid[:0]):
         torch.testing.assert_close(basis.weighted(x[None], W)[0], W[0] @ basis.values(x[None])[0].mT)
     own = directions(8).reshape(4, 2, 3)
     apart = torch.randn(4, 1, basis.size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -71,6 +71,7 @@ def test_paths_on_harmonics_have_gradients_and_are_saved(tmp_path):
     for i, e in enumerate(torch.eye(3, dtype=torch.float64)):
         slope = (paths(x + step * e) - paths(x - step * e)) / (2 * step)
         torch.testing.assert_close(gradient[..., i], slope, rtol=1e-5, atol=1e-7)
+    assert [part.shape for part in paths.value_and_grad(x[:0])] == [(2, 0), (2, 0, 3)]
     at = x.clone().requires_grad_()
     torch.testing.assert_close(torch.autograd.grad(paths(at).sum(), at)[0], gradient.sum(0))
     paths.save(tmp_path / "p.safetensors")

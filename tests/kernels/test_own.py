@@ -120,6 +120,7 @@ def test_kernels_with_a_measure_or_a_profile_are_checked_drawn_from_and_saved(ke
     X, y, x = rand(8, 2), randn(8), rand(6, 2, seed=3)
     if kernel in MEASURED:
         assert not K.check_features(kernel, X).found
+        assert K.check_features(kernel, X, num_features=1).bias < 0.9  # one frequency, and not none
     gp = matheron.ExactGP(kernel, X, y, 0.05)
     paths = matheron.draw(gp, 4000, num_features=512, paths_per_basis=8, seed=0)
     assert_moments(paths(x), *posterior(kernel, X, y, 0.05, x), basis_error=0.02)

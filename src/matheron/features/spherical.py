@@ -74,7 +74,7 @@ class SphericalHarmonics(Basis):
             out[:, m, m:] = P * cos[:, m, None]
             if m:
                 out[:, -m, : self.degree + 1 - m] = P * sin[:, m, None]
-        return out.reshape(*x.shape[:-1], -1).to(x.dtype)
+        return out.reshape(*x.shape[:-1], self.size).to(x.dtype)
 
     def weighted(self, x: Tensor, W: Tensor) -> Tensor:
         B = max(len(x), len(W))
@@ -90,6 +90,8 @@ class SphericalHarmonics(Basis):
 
         sum_m cos(m phi) (sum_l W_lm P_lm) + sin(m phi) (sum_l W'_lm P_lm)
         """
+        if not len(x):
+            return (self.values(x) @ W.to(x).mT).mT
         t, cos, sin = self._angles(x)
         first = rows = torch.arange(len(x), device=x.device)
         if not (x.requires_grad and torch.is_grad_enabled()):

@@ -127,9 +127,10 @@ def _drawn_features(kernel: Kernel, num_features: int, generator: torch.Generato
 
     def waves(x: Tensor) -> Tensor:
         measure = kernel.measure(x.shape[1])
-        U = torch.rand(num_features // 2, measure.num_uniforms, generator=generator, dtype=torch.float64, device="cpu")
+        pairs = max(1, num_features // 2)
+        U = torch.rand(pairs, measure.num_uniforms, generator=generator, dtype=torch.float64, device="cpu")
         P = x @ measure.frequencies(U.clamp_(2**-54, 1 - 2**-53)).mT
-        return torch.cat([P.cos(), P.sin()], dim=1) / math.sqrt(len(U))
+        return torch.cat([P.cos(), P.sin()], dim=1) / math.sqrt(pairs)
 
     return waves
 
