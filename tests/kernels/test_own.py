@@ -132,8 +132,9 @@ def test_kernels_with_a_measure_or_a_profile_are_checked_drawn_from_and_saved(ke
 
 
 def test_a_measure_that_is_not_the_kernel_s_is_warned_of():
-    with pytest.warns(K.FeatureWarning, match=r"Laplace: the mean of 2048 features differs from k"):
+    with pytest.warns(K.FeatureWarning, match=r"Laplace: the mean of 2048 features differs from k") as said:
         matheron.draw(matheron.ExactGP(Laplace(1.5, size=3.0), rand(8, 2), randn(8), 0.05), 2, num_features=64, seed=0)
+    assert [each.filename for each in said] == [__file__]
 
 
 def test_features_need_not_move_their_tensors_to_other_dtypes_unless_torch_must():

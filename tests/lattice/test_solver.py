@@ -162,8 +162,9 @@ def test_more_data_give_the_mean_of_all_data_and_the_old_are_not_kept():
 def test_more_data_without_noise_are_hit():
     _, paths = small()
     x, y = torch.tensor([[0.31], [0.77]]).double(), torch.tensor([2.0, -1.0]).double()
-    with pytest.warns(JitterWarning, match="is beyond what a lattice resolves, and counts as"):
+    with pytest.warns(JitterWarning, match="is beyond what a lattice resolves, and counts as") as said:
         given = paths.condition_on(x, y, noise=0.0, generator=gen(3))
+    assert {each.filename for each in said} == {__file__}
     assert (given(x) - y).abs().max() < 1e-3 and (given.mean(x) - y).abs().max() < 1e-3
 
 
@@ -224,14 +225,15 @@ def test_data_that_the_prior_finds_unlikely_are_said_to_be_beyond_the_lattice():
     gp = unlikely(200)
     X, y = gp.train_inputs, gp.train_targets
     A = gp.kernel(X, X) + 1e-3 * torch.eye(200)
-    with pytest.warns(MisfitWarning, match="the prior finds these data unlikely"):
+    with pytest.warns(MisfitWarning, match="the prior finds these data unlikely") as said:
         paths = matheron.draw(gp, 2, domain=UNIT, solver="lattice", generator=gen(1))
     update: Any = paths.update
     assert update.misfit == pytest.approx(float(y @ torch.linalg.solve(A, y)) / 200, rel=0.02)
     x, likely = rand(50, 2, seed=9), small(d=2)[1]
     assert 0 < likely.update.misfit < 2
-    with pytest.warns(MisfitWarning, match="unlikely"):
+    with pytest.warns(MisfitWarning, match="unlikely") as more:
         likely.condition_on(x[:5], 1000 * randn(5), noise=1e-2)
+    assert {each.filename for each in (*said, *more)} == {__file__}
 
 
 def test_auto_solves_densely_for_data_that_the_prior_finds_unlikely():
@@ -357,9 +359,10 @@ def test_refusals():
     mixed = matheron.draw_prior(K.RBF(0.5).on(0) + K.RBF(1.0), 2, input_dim=4, domain=UNIT, seed=0)  # 4: random
     with pytest.raises(ValueError, match="needs paths whose prior is on one lattice"):
         mixed.condition_on(rand(5, 4), torch.zeros(5), noise=0.1, solver="lattice")
-    with pytest.warns(ConvergenceWarning, match="the solve on the lattice stopped after 1 iterations"):
+    with pytest.warns(ConvergenceWarning, match="the solve on the lattice stopped after 1 iterations") as said:
         settings = FourierLattice(tolerance=1e-8, head=2, max_iterations=1)
         matheron.draw(gp, 1, solver=settings, domain=UNIT)
+    assert {each.filename for each in said} == {__file__}
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ import scipy  # SciPy imports its special functions when they are first used
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_points, as_tensor, check_finite
+from ..core.checks import ArrayLike, as_points, as_tensor, check_finite, level_outside
 from ..core.jacobian import derivative_along
 from ..core.modes import as_numpy, in_graph, kept, outside
 from ..core.own_function import as_features
@@ -167,7 +167,7 @@ def say_wrong_features(kernel: Kernel, points: Tensor, num_features: int = 2048)
             f"{type(kernel).__name__}: {error}. Draws have the features' covariance in their prior; correct "
             "`features` or `measure`, or k",
             FeatureWarning,
-            stacklevel=2,
+            stacklevel=level_outside(),
         )
 
 
@@ -443,7 +443,7 @@ class ProfileMeasure(Elliptical):
                 ".on(dims) of fewer), or its spectrum is sharper than this can find: then write `measure(input_dim)`"
             )
         if found.error > self.worth_saying:
-            warnings.warn(f"{said}; draws have that error in their prior", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{said}; draws have that error in their prior", RuntimeWarning, stacklevel=level_outside())
         return found
 
     @property

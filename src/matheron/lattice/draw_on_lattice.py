@@ -88,7 +88,7 @@ def drawn_on_lattice(
         prior = prior_on(features, spec.basis_index(features), gp.num_outputs, X, generator, n)
         conditioning.add_noise(data, s, generator)
         prior, update = conditioning.paths(prior)
-        warn_of_misfit(update, spec.tolerance, stacklevel=7)
+        warn_of_misfit(update, spec.tolerance)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)
 
 
@@ -167,5 +167,5 @@ def drawn_from_stream(
         raise ValueError(
             f"data: expected the same on a second reading, got {survey.num_data} observations, then {update.num_data}"
         )
-    warn_of_misfit(update, spec.tolerance, stacklevel=5)
+    warn_of_misfit(update, spec.tolerance)
     return Paths(prior, update, gp.mean, gp.input_transform, gp.output_transform, gp.input_names)

@@ -42,6 +42,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..core.checks import level_outside
 from ..core.functionals import Functionals
 from ..core.nufft import FFT_COST, adjoint_at, as_complex, as_real, fast_size, series_at
 from ..core.sites import Sites
@@ -613,7 +614,7 @@ class System:
                 f"{residual:.1e} posterior standard deviations, not {tolerance:g}; give a larger head "
                 '(lattice.FourierLattice(head=...)), or solver="cholesky"',
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=level_outside(),
             )
         return torch.cat(parts), Stats(name, iterations, residual, converged)
 

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.checks import level_outside
 from ..core.functionals import Functionals, Observed
 from ..core.value import Parts
 from ..evaluate import Basis, PathTerm, Recorder, WeightedSum
@@ -209,7 +210,7 @@ def condition_on_lattice(
 ) -> tuple[PriorPaths, LatticeUpdate]:
     """Condition paths on more data on the lattice. There is a warning if the mean is not accurate there."""
     given = given_on_lattice(prior, update, mean, [new], settings, generator)
-    warn_of_misfit(given[1], tolerance=1e-3, stacklevel=6)
+    warn_of_misfit(given[1], tolerance=1e-3)
     return given
 
 
@@ -494,7 +495,7 @@ def mean_error(misfit: float | None, tolerance: float, local: float = 0.0, of_al
     return max(unlikely, of_all * local)
 
 
-def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> None:
+def warn_of_misfit(update: LatticeUpdate, tolerance: float) -> None:
     """Warn if the mean is not accurate on the lattice.
 
     The data are then unlikely under the prior, or the kernel is so rough that the lattice has too few modes.
@@ -515,7 +516,7 @@ def warn_of_misfit(update: LatticeUpdate, tolerance: float, stacklevel: int) -> 
         f"{why}, so that the mean may err by {error:.1g} posterior standard deviations on the lattice; {what}, or with "
         'solver="cholesky"',
         MisfitWarning,
-        stacklevel=stacklevel,
+        stacklevel=level_outside(),
     )
 
 
@@ -609,7 +610,7 @@ def _with_floor(noise: Tensor, basis: Joint, channels: Tensor | None) -> Tensor:
     warnings.warn(
         f"condition_on: noise below {least:.1e} is beyond what a lattice resolves, and counts as {least:.1e}",
         JitterWarning,
-        stacklevel=6,
+        stacklevel=level_outside(),
     )
     return torch.maximum(noise, smallest)
 
@@ -623,7 +624,7 @@ def _variance_of_tail(tail: PriorPaths, X: Tensor, tasks: Tensor | None, noise: 
             f"condition_on: a variance of {most:.1e} lies beyond the modes of this prior's lattice, and counts as "
             'noise of the data, which have less; draw the prior with features="lattice" for paths as near to them',
             JitterWarning,
-            stacklevel=7,
+            stacklevel=level_outside(),
         )
     return variance
 
