@@ -34,7 +34,7 @@ from torch import Tensor
 from ..core.functionals import Functionals, Observed
 from ..core.modes import transformed
 from .base import Kernel
-from .radial import RBF, Matern
+from .radial import LOG2E, RBF, Matern
 
 
 def functional_covariance(kernel: Kernel, a: Observed, b: Observed) -> Tensor:
@@ -211,10 +211,12 @@ def _factor(kernel: Kernel) -> AxisFactor | None:
 
 def _gaussian(s: Tensor, order: int) -> Tensor:
     """The derivative of exp(-s^2 / 2): an error function below order 0, a Hermite polynomial times it above."""
-    root, bell = math.sqrt(math.pi / 2), (s * s).mul_(-0.5).exp_() if order != -1 else s
+    root = math.sqrt(math.pi / 2)
+    if order == -1:
+        return (s * math.sqrt(0.5)).erf_().mul_(root)
+    bell = (s * s).mul_(-0.5 * LOG2E).exp2_()
     if order < 0:
-        below = torch.erf(s * math.sqrt(0.5))
-        return root * below if order == -1 else torch.addcmul(bell, s, below, value=root)
+        return torch.addcmul(bell, s, (s * math.sqrt(0.5)).erf_(), value=root)
     before, hermite = torch.zeros_like(s), torch.ones_like(s)
     for n in range(order):
         before, hermite = hermite, s * hermite - n * before
@@ -225,7 +227,10 @@ def _matern(p: int, s: Tensor, order: int) -> Tensor:
     """The derivative of P(|s|) exp(-|s|), nu = p + 1/2: another polynomial; below order 0 also a linear function."""
     polynomial, level = _matern_polynomial(p, order)
     r = s.abs()
-    value = functools.reduce(lambda total, c: total * r + c, reversed(polynomial), torch.zeros_like(s)) * (-r).exp()
+    value = (
+        functools.reduce(lambda total, c: total * r + c, reversed(polynomial), torch.zeros_like(s))
+        * (-LOG2E * r).exp2_()
+    )
     if order < 0:
         value = value + (level if order == -1 else level * r)
     return value * s.sign() if order % 2 else value
@@ -367,9 +372,9 @@ def _averaged(factor: AxisFactor, order: int, x: Tensor, w: Tensor | None, z: Te
             else:
                 each = order - left.wide[..., :, None].long() - right.wide[..., None, :].long()
                 value = sum((torch.where(each == m, factor.derivative(s, m), 0.0) for m in orders), torch.zeros_like(s))
-            value = value if weight is None else value * weight[..., :, None]
-            value = value if other is None else value * other[..., None, :]
-            total = value if total is None else total + value
+            value = value if weight is None else value.mul_(weight[..., :, None])
+            value = value if other is None else value.mul_(other[..., None, :])
+            total = value if total is None else total.add_(value)
     assert total is not None
     return total * factor.rate**order if order else total
 

@@ -137,7 +137,7 @@ class RBF(Radial):
     """
 
     def radial(self, r2: Tensor) -> Tensor:
-        return (-0.5 * r2).exp() if r2.requires_grad else r2.mul_(-0.5 * _LOG2E).exp2_()
+        return (-0.5 * r2).exp() if r2.requires_grad else r2.mul_(-0.5 * LOG2E).exp2_()
 
     def radial_derivative(self, r2: Tensor) -> Tensor:
         return -0.5 * (-0.5 * r2).exp()
@@ -161,12 +161,12 @@ class RBF(Radial):
 
 # Exponentials are computed as powers of two. On x86, torch's exp is the one of MKL, which takes four times as long as
 # exp2 on an AMD EPYC. The rounding error of the exponent has the same effect as that of the argument of exp.
-_LOG2E = math.log2(math.e)
+LOG2E = math.log2(math.e)
 
 
 def half_integer(s: Tensor, a: float) -> Tensor:
     """exp(-s) times 1 / s, 1, 1 + s or 1 + s + s^2 / 3, for a = -1/2 to 5/2; it uses the memory of s."""
-    decay = torch.mul(s, -_LOG2E, out=empty(s.shape, s)).exp2_()
+    decay = torch.mul(s, -LOG2E, out=empty(s.shape, s)).exp2_()
     if a == -0.5:
         return torch.where(s > 0, decay.div_(s), 0.0)
     if a == 0.5:
@@ -222,7 +222,7 @@ class Matern(Radial):
             return super().radial_with_slope(r2)
         q = r2.mul_(2 * self.nu)
         s = computed(torch.sqrt, q.shape, q)
-        decay = computed(torch.mul, q.shape, s, -_LOG2E).exp2_()
+        decay = computed(torch.mul, q.shape, s, -LOG2E).exp2_()
         slope = s.add_(1).mul_(decay)
         if self.nu == 1.5:  # (1 + s) e^-s, and -3/2 e^-s
             return slope, decay.mul_(-1.5)
