@@ -3,6 +3,7 @@
 import math
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -116,6 +117,19 @@ def test_sums_and_multiples_of_functionals_are_those_of_their_values():
     a, b = observe.derivative(LATER, 0), observe.value(LATER)
     torch.testing.assert_close(paths.at(2.0 * a - b), 2 * paths.at(a) - paths.at(b))
     torch.testing.assert_close(paths.at(a * torch.arange(7)), paths.at(a) * torch.arange(7))
+    torch.testing.assert_close(paths.at(np.float64(2.0) * a / 4), paths.at(a) / 2)
+    torch.testing.assert_close(paths.at(cast(Any, sum([a, b]))), paths.at(a) + paths.at(b))
+
+
+def test_rows_of_functionals_are_functionals():
+    paths = draw(model(), 3, seed=0)
+    what = observe.combine(LATER.expand(4, -1, -1), points(4, 7, seed=4)) + observe.derivative(LATER[:4], 0)
+    torch.testing.assert_close(paths.at(what[-1]), paths.at(what)[:, -1:])
+    torch.testing.assert_close(paths.at(observe.stack(list(what))), paths.at(what))
+    torch.testing.assert_close(paths.at(observe.stack(row for row in what)), paths.at(what))
+    assert len(observe.stack(what)) == 4
+    with pytest.raises(IndexError):
+        what[4]
 
 
 def test_functionals_in_blocks_are_those_at_once(monkeypatch):
@@ -160,6 +174,20 @@ def test_targets_may_be_each_paths_own():
     y = torch.arange(21, dtype=DOUBLE).reshape(3, 7)
     given = paths.condition_on(observe.derivative(LATER, 1), y, noise=0.0)
     torch.testing.assert_close(given.at(observe.derivative(LATER, 1)), y, atol=1e-7, rtol=0)
+
+
+def test_targets_and_noise_of_gradients_may_have_a_row_for_each_point():
+    paths, y, noise = draw(model(), 6, seed=0), points(6, seed=4), points(6, seed=5)
+    given = paths.condition_on(observe.gradient(LATER[:6]), y, noise=0.0)  # as many points as paths
+    torch.testing.assert_close(given.at(observe.gradient(LATER[:6])), y.flatten().expand(6, -1), atol=1e-6, rtol=0)
+    one = ExactGP(K.RBF(), observe.gradient(Z), y, noise)
+    both = ExactGP(K.RBF(), [observe.value(X[:1]), observe.gradient(Z)], [1.0, y], [0.1, noise])
+    assert torch.equal(one.noise, noise.flatten())
+    assert torch.equal(both.noise[1:], noise.flatten())
+    assert torch.equal(both.train_targets[1:], y.flatten())
+    two = K.Coregional(K.RBF(), [[1.0, 0.5], [0.5, 1.0]])
+    rows = ExactGP(two, [observe.value(X[:1]), observe.derivative(Z[:1], 0)], [[[1.0, 2.0]], [[3.0, 4.0]]], [0.1, 0.2])
+    assert rows.noise.tolist() == [0.1, 0.1, 0.2, 0.2]
 
 
 def test_a_slope_under_an_input_transform_that_is_not_affine_is_met():
@@ -277,6 +305,30 @@ def test_kernels_of_ones_own_are_differentiated_automatically():
     assert float(given.at(observe.gradient(LATER)).abs().max()) < 1e-5
 
 
+class WithFeatures(K.Kernel):
+    """Kernels of a user's own, whose covariance torch cannot differentiate."""
+
+    def features(self, num_features, generator):
+        return draw_prior(K.RBF(), 1, input_dim=2, num_features=num_features, generator=generator).prior.features
+
+
+class WithCdist(WithFeatures):
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        return (-0.5 * torch.cdist(x, z).square()).exp()
+
+
+class WithNumPy(WithFeatures):
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        gaps = x.detach().numpy()[..., :, None, :] - z.detach().numpy()[..., None, :, :]
+        return torch.from_numpy(np.exp(-0.5 * (gaps**2).sum(-1)))
+
+
+class WithRoot(WithFeatures):
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        r = (x[..., :, None, :] - z[..., None, :, :]).square().sum(-1).sqrt()
+        return (1 + r) * (-r).exp()
+
+
 def many_kinds() -> ExactGP:
     """A model of weighted sums, of which no two are the same about their points."""
     return ExactGP(
@@ -301,6 +353,21 @@ def many_kinds() -> ExactGP:
         (lambda: model().train_inputs, TypeError, "functionals"),
         (lambda: observe.derivative(X, 2), ValueError, "below 2"),
         (lambda: observe.derivative(X, (0, 0, 0)), ValueError, "second derivative"),
+        (lambda: observe.derivative(X, cast(Any, 1.0)), ValueError, "a coordinate, or two"),
+        (lambda: observe.value(X) + observe.value(X, output=0), ValueError, "output= for both"),
+        (lambda: observe.value(X) * float("nan"), ValueError, "finite"),
+        (lambda: draw(model(), 2)(cast(Any, observe.gradient(X))), TypeError, r"paths.at\(...\)"),
+        (
+            lambda: draw(ExactGP(WithCdist(), observe.gradient(Z), torch.zeros(12), 0.1), 2),
+            TypeError,
+            "not torch.cdist",
+        ),
+        (lambda: draw(ExactGP(WithNumPy(), observe.gradient(Z), torch.zeros(12), 0.1), 2), TypeError, "no NumPy"),
+        (
+            lambda: draw(ExactGP(WithRoot(), observe.gradient(Z), torch.zeros(12), 0.1), 2),
+            ValueError,
+            "coincident points",
+        ),
         (lambda: observe.combine(X, X), ValueError, r"\[n, p, d\]"),
         (lambda: observe.mean(X, X), ValueError, "above those of lower"),
         (lambda: observe.value(X, output=[0, 1]), ValueError, "one for each row"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import Names, as_array, as_names, common_names, many
+from .checks import ArrayLike, Names, as_names, as_tensor, common_names, many
 from .jacobian import derivative_along
 from .modes import transformed
 from .sites import Sites, joined_sites
@@ -127,8 +127,12 @@ class Functionals(Value):
         """The sums, row by row."""
         if not isinstance(other, Functionals):
             return NotImplemented
-        if len(self) != len(other) or self.points.shape[1] != other.points.shape[1]:
-            raise ValueError(f"expected as many functionals of functions of as many inputs, got {self!r} and {other!r}")
+        of_one = (self.outputs is None) == (other.outputs is None)
+        if len(self) != len(other) or self.input_dim != other.input_dim or not of_one:
+            raise ValueError(
+                "expected as many functionals of functions of as many inputs, with output= for both or for none, got "
+                f"{self!r} and {other!r}"
+            )
         both, rows = Functionals.concatenated([self, other]), torch.cat([self.rows, other.rows])
         order, counts = rows.argsort(stable=True), self.counts + other.counts
         return Functionals(
@@ -141,14 +145,30 @@ class Functionals(Value):
             both.input_names,
         )
 
-    def __mul__(self, factor: float | Tensor) -> Functionals:
+    def __radd__(self, other: object) -> Functionals:
+        """`sum` of several functionals begins with 0."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __mul__(self, factor: ArrayLike) -> Functionals:
         """The functionals times a number, or one for each row `[n]`."""
-        number = as_array(factor).to(self.weights)
+        number = as_tensor(factor, "factor", like=self.weights)
         if number.shape not in ((), (len(self),)):
             raise ValueError(f"expected a number, or one for each row [{len(self)}], got shape {list(number.shape)}")
         return self.times(number.expand(len(self)))
 
     __rmul__ = __mul__
+    __array_ufunc__ = None  # NumPy leaves multiplying its numbers with functionals to __rmul__
+
+    def __array__(self, *_args: object, **_options: object) -> np.ndarray:
+        """TypeError: where points or numbers are expected, functionals are none."""
+        raise TypeError(
+            "functionals of matheron.observe are not points; models, condition_on and samplers.moments take them in "
+            "place of points, and paths.at(...) evaluates them"
+        )
+
+    def __truediv__(self, divisor: ArrayLike) -> Functionals:
+        """The functionals divided by a number, or by one for each row `[n]`."""
+        return self * (1 / as_tensor(divisor, "divisor", like=self.weights))
 
     def __neg__(self) -> Functionals:
         return self * -1.0
@@ -217,7 +237,15 @@ class Functionals(Value):
         """The value of each functional for the constant function 1, `[n]`."""
         return self.summed(torch.where(self.orders == 0, self.weights, 0.0))
 
-    def __getitem__(self, index: Tensor | slice) -> Functionals:
+    def __iter__(self) -> Iterator[Functionals]:
+        """Each row."""
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: Tensor | slice | int) -> Functionals:
+        """Some of the rows; an integer gives one, as a slice of length one does."""
+        if isinstance(index, int):
+            first = range(len(self))[index]
+            index = slice(first, first + 1)
         if self.alone:
             atoms, starts = index, torch.arange(len(self.starts[index]), device=self.starts.device)
         else:

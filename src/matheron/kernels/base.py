@@ -91,7 +91,21 @@ class Kernel(Value):
             """Row j of the result depends on z_j alone."""
             return derivative_along(lambda x: self.forward(x, z), x, left, several).mT
 
-        return derivative_along(at, z, right, several).mT
+        try:
+            D = derivative_along(at, z, right, several).mT
+        except RuntimeError as error:
+            raise TypeError(
+                f"{type(self).__name__}: expected a `forward` that torch.func differentiates, as slopes need it, got "
+                f"{error}. Write it with operations of torch that have forward and reverse derivatives (not "
+                "torch.cdist, no NumPy), or write `derivative(x, z, left, right)`"
+            ) from error
+        if not transformed() and not bool(D.detach().isfinite().all()):
+            raise ValueError(
+                f"{type(self).__name__}: expected finite derivatives of order {len(left) + len(right)}, got NaN or "
+                "infinite ones; the square root of a squared distance has none at coincident points. Write the kernel "
+                "as a subclass of Radial with `radial`, or write `derivative(x, z, left, right)`"
+            )
+        return D
 
     def smoothness(self, input_dim: int) -> list[float]:
         """The number of mean-square derivatives that functions of this kernel have in each coordinate."""

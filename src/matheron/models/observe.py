@@ -15,7 +15,7 @@ them in place of points, alone or several in a list; `paths.at` evaluates them. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 import torch
@@ -75,7 +75,7 @@ def derivative(X: ArrayLike, dim: int | Sequence[int], *, output: int | ArrayLik
             [2.]], dtype=torch.float64)
     """
     X, names = as_points(X, "X"), names_of(X)
-    dims = [dim] if isinstance(dim, Integral) else list(dim)  # pyright: ignore[reportArgumentType]
+    dims = list(dim) if isinstance(dim, Sequence) else [dim]
     n, d = X.shape
     if not 1 <= len(dims) <= 2 or any(isinstance(i, bool) or not isinstance(i, Integral) for i in dims):
         raise ValueError(f"dim: expected a coordinate, or two for a second derivative, got {dim!r}")
@@ -171,7 +171,7 @@ def integral(lower: ArrayLike, upper: ArrayLike, *, output: int | ArrayLike | No
     return averages * averages.sides_or_zero.prod(-1)
 
 
-def stack(parts: Sequence[Functionals]) -> Functionals:
+def stack(parts: Iterable[Functionals]) -> Functionals:
     """Several one after another: the rows of the first, then those of the second. Targets are in the same order.
 
     >>> from matheron import observe
@@ -179,6 +179,7 @@ def stack(parts: Sequence[Functionals]) -> Functionals:
     >>> observe.stack([observe.value(X), observe.derivative(X, 0)])
     4 functionals of functions in 1 dimension
     """
+    parts = [parts] if isinstance(parts, Functionals) else list(parts)
     if not parts:
         raise ValueError("parts: expected at least one, got none")
     for part in parts:

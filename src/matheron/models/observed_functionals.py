@@ -40,15 +40,14 @@ def as_observed(
     each = t if several else 1
     in_blocks = isinstance(X, list | tuple) and len(counts) > 1
     points, n = functionals.points, len(functionals)
-    targets = _joined_blocks(y, [count * each for count in counts] if in_blocks else None, "y", points, num_paths)
+    targets = _joined_blocks(y, [count * each for count in counts] if in_blocks else [n * each], points, num_paths)
     if targets.shape != (n * each,) and (num_paths is None or targets.shape != (num_paths, n * each)):
         wanted = f"[{n * each}], one number per functional" + (f" and output ({t})" if several else "")
         raise ValueError(f"y: expected {wanted}, got {list(targets.shape)}")
-    noises = noise
-    if in_blocks and isinstance(noise, list | tuple) and len(noise) == len(counts) != n:
-        blocks = [as_noise(own, count * each, like=points) for own, count in zip(noise, counts, strict=True)]
-        noises = torch.cat(blocks)
-    variance = as_noise(cast(ArrayLike, noises), n * each, like=points)
+    if in_blocks and isinstance(noise, list | tuple) and len(noise) == len(counts):
+        variance = torch.cat([_variances(own, m * each, points) for own, m in zip(noise, counts, strict=True)])
+    else:
+        variance = _variances(noise, n * each, points)
     if several:
         functionals = of_every_output(functionals, t)
     values = (
@@ -60,25 +59,29 @@ def as_observed(
     return Observations(functionals.sites if values else functionals, targets, variance)
 
 
-def _joined_blocks(y: object, counts: list[int] | None, name: str, like: Tensor, num_paths: int | None) -> Tensor:
+def _variances(noise: object, count: int, like: Tensor) -> Tensor:
+    """Noise variances `[count]`; those of gradients may be `[n, d]`, as their targets."""
+    given = as_tensor(cast(ArrayLike, noise), "noise", like=like)
+    return as_noise(given.flatten() if given.numel() == count else given, count, like=like)
+
+
+def _joined_blocks(y: object, counts: list[int], like: Tensor, num_paths: int | None) -> Tensor:
     """Targets `[n]` or `[s, n]`, from one tensor or a list of one for each block; gradients may be `[n, d]`."""
-    blocks = isinstance(y, list | tuple) and counts is not None and len(y) == len(counts) and sum(counts) != len(y)
-    if not blocks:
-        return _flat_targets(as_tensor(cast(ArrayLike, y), name, like=like), None, num_paths)
-    assert isinstance(y, list | tuple) and counts is not None
+    if not isinstance(y, list | tuple) or not 1 < len(y) == len(counts) != sum(counts):
+        return _flat_targets(as_tensor(cast(ArrayLike, y), "y", like=like), sum(counts), num_paths)
     found = []
     for i, (own, count) in enumerate(zip(y, counts, strict=True)):
-        flat = _flat_targets(as_tensor(own, f"{name}[{i}]", like=like), count, num_paths)
+        flat = _flat_targets(torch.atleast_1d(as_tensor(own, f"y[{i}]", like=like)), count, num_paths)
         if flat.shape[-1] != count:
-            raise ValueError(f"{name}[{i}]: expected {count} numbers, one per functional, got {list(flat.shape)}")
+            raise ValueError(f"y[{i}]: expected {count} numbers, one per functional, got {list(flat.shape)}")
         found.append(flat)
     rows = max(flat.ndim for flat in found)
     return torch.cat([flat.expand(num_paths, -1) if flat.ndim < rows and num_paths else flat for flat in found], -1)
 
 
-def _flat_targets(y: Tensor, count: int | None, num_paths: int | None) -> Tensor:
+def _flat_targets(y: Tensor, count: int, num_paths: int | None) -> Tensor:
     """`[n]` or `[s, n]`: gradients `[n, d]`, or targets `[n, t]` of all outputs, in one row."""
-    if y.ndim >= 2 and (num_paths is None or y.shape[0] != num_paths or (count is not None and y.numel() == count)):
+    if y.ndim >= 2 and (num_paths is None or y.shape[0] != num_paths or y.numel() == count):
         return y.flatten()
     return y.flatten(1) if y.ndim > 2 else y
 
