@@ -246,6 +246,33 @@ def test_gradients_reach_hyperparameters(features: str):
     torch.testing.assert_close(slope, expected.detach(), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("inward", [None, transforms.Log()], ids=["a record", "an input transform"])
+def test_functionals_of_paths_are_differentiated_in_their_points_and_boxes(inward):
+    paths = draw(ExactGP(K.RBF(0.7), X, Y, 1e-2, input_transform=inward), 3, seed=0)
+
+    def total(z: Tensor) -> Tensor:
+        what = [observe.gradient(z), observe.mean(z, z + 0.1), observe.combine(z[None], torch.ones(1, len(z)))]
+        return paths.at([*what, observe.derivative(z, (0, 1))]).sum()
+
+    z, direction = LATER.clone().requires_grad_(), points(7, seed=6)
+    (slope,) = torch.autograd.grad(total(z), z)
+    expected = (total(LATER + 1e-5 * direction) - total(LATER - 1e-5 * direction)) / 2e-5
+    torch.testing.assert_close((slope * direction).sum(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.func.jacrev(total)(LATER), slope)
+    assert not paths.at(observe.gradient(LATER)).requires_grad
+
+
+def test_functionals_of_paths_are_differentiated_in_hyperparameters():
+    def total(lengthscale: float) -> tuple[Tensor, Tensor]:
+        at = torch.tensor(lengthscale, dtype=DOUBLE, requires_grad=True)
+        paths = draw(model(K.RBF(at)), 3, detach=False, seed=0, features="cosine")
+        return paths.at([observe.gradient(LATER), observe.mean(LATER, LATER + 0.1)]).sum(), at
+
+    value, at = total(0.5)
+    expected = (total(0.5 + 1e-5)[0] - total(0.5 - 1e-5)[0]) / 2e-5
+    torch.testing.assert_close(torch.autograd.grad(value, at)[0], expected.detach(), rtol=1e-4, atol=0)
+
+
 def test_the_likelihood_and_what_is_left_out_are_those_of_the_dense_formulas():
     gp = model()
     K_nn = K.coupled_covariance(gp.kernel, gp.sites, gp.sites) + gp.noise.diag()

@@ -136,6 +136,11 @@ def test_derivatives_are_saved_moved_chosen_and_combined(tmp_path):
 def test_the_mean_of_a_derivative_is_that_of_the_mean():
     f = exact(**AFFINE)
     torch.testing.assert_close(f.derivative(0).mean(AT), quotient(f.mean, AT, 0), atol=1e-5, rtol=0)
+    own = f.condition_on(AT[:3], torch.arange(12, dtype=DOUBLE).reshape(4, 3), noise=0.1)
+    for g in (f.derivative(0), own.derivative(0), f.derivative(0) - 2 * f.derivative(1), exact(K.RBF(0.5)).gradient()):
+        expected = quotient(g.mean, AT, 1)
+        torch.testing.assert_close(g.derivative(1).mean(AT), expected, atol=1e-4, rtol=1e-5)
+        assert float(expected.abs().max()) > 0.1
 
 
 def test_minimisers_of_a_drawn_function_have_no_slope():

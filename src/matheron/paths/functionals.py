@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.functionals import Functionals
+from ..core.modes import in_graph
 from ..core.sites import Sites
 from ..evaluate import (
     MEMORY_BUDGET,
@@ -62,8 +63,10 @@ def functionals_of(f: EvaluableFunctions, functionals: Functionals) -> Tensor:
 
 
 def averaged(f: EvaluableFunctions, functionals: Functionals) -> Functionals:
-    """Keep averages over boxes if these functions have them in closed form; otherwise replace them by quadrature."""
-    return functionals if _has_averages(f) else by_quadrature(functionals, partial(functionals_of, f))
+    """Keep averages over boxes if these functions have them in closed form, and no graph needs their boxes; otherwise
+    replace them by quadrature, which can be differentiated in the boxes."""
+    closed = _has_averages(f) and not (torch.is_grad_enabled() and in_graph(functionals.boxes))
+    return functionals if closed else by_quadrature(functionals, partial(functionals_of, f))
 
 
 def _has_averages(f: EvaluableFunctions) -> bool:
@@ -86,7 +89,8 @@ def _at_once(f: EvaluableFunctions, functionals: Functionals) -> Tensor:
         level = record.outer(torch.zeros_like(y))  # L(a f + b) = a L f + b L 1
         return record.outer(y) + (functionals.of_ones()[:, None] - 1) * level
     sites = functionals.sites
-    if functionals.order > 1:
+    graph = torch.is_grad_enabled() and (in_graph(sites.points) or f.requires_graph())
+    if functionals.order > (0 if graph else 1):
 
         def at(some: Sites) -> Tensor:
             y = f._values(some.points[None])  # [s, m, t]
@@ -119,7 +123,7 @@ def functionals_of_record(record: Record, sites: Functionals) -> Tensor:
             return functionals_of_record(known, at)
 
         return sites.of_parts(of_kind)
-    if record.requires_grad or sites.order > 1 or (torch.is_grad_enabled() and sites.points.requires_grad):
+    if record.requires_grad or sites.order > 1 or (torch.is_grad_enabled() and in_graph(sites.points)):
 
         def at(some: Sites) -> Tensor:
             return some.own(values(record, some.points[None])).mT  # [m, s]

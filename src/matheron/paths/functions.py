@@ -132,12 +132,11 @@ class EvaluableFunctions(PlacedFunctions):
         return f.squeeze(-1), df.squeeze(-2)
 
     @final
-    @torch.no_grad()
     def at(self, observed: Functionals | Sequence[Functionals]) -> Tensor:
         """Linear functionals of every path, of `matheron.observe`: n of them give `[s, n]`.
 
-        For t outputs, of which the functionals name none, `[s, n, t]`. Memory beyond the result is bounded by
-        `matheron.evaluate.MEMORY_BUDGET`.
+        For t outputs, of which the functionals name none, `[s, n, t]`. Where no derivatives are taken of these
+        numbers, memory beyond the result is bounded by `matheron.evaluate.MEMORY_BUDGET`.
 
         >>> import torch, matheron
         >>> from matheron import kernels, observe

@@ -123,9 +123,18 @@ class PartialDerivatives(Combined):
         return PartialDerivatives(self.functions[0], [self.dims[i] for i in outputs])
 
     def _mean(self, x: Tensor) -> Tensor:
-        mean = PosteriorMean(self.functions[0])
-        slope = mean._values_and_gradients(x)[1][..., self.dims].flatten(-2)
-        return slope if mean.own else slope[0]
+        mean, slopes = self._of_mean()
+        y = slopes._values(x)
+        return y if mean.own else y[0]
+
+    def _of_mean(self) -> tuple[PosteriorMean, PartialDerivatives]:
+        """The posterior mean of the functions that are differentiated, and the same derivatives of it."""
+        f = self.functions[0]
+        if isinstance(f, PartialDerivatives):
+            mean, inner = f._of_mean()
+            return mean, PartialDerivatives(inner, self.dims)
+        mean = PosteriorMean(f)
+        return mean, PartialDerivatives(mean, self.dims)
 
     def _variance(self, x: Tensor) -> Tensor:
         f, orders = self._differentiated()
