@@ -88,6 +88,13 @@ def test_constants_are_the_papers():
     assert constants(scaled, BOX).C3 == pytest.approx(found.C3)  # ||k|| ||K^-1|| does not see the scale
 
 
+def test_constants_do_not_depend_on_the_distribution_of_u():
+    _, sparse = pair(d=2)
+    Z, mean, root = sparse.inducing_points, sparse.q_mean, sparse.q_scale_tril
+    assert constants(SparseGP(sparse.kernel, Z, mean + 1, 0.1 * root), BOX) == constants(sparse, BOX)
+    assert constants(SparseGP(sparse.kernel, 0.5 * Z, mean, root), BOX).C1 != constants(sparse, BOX).C1
+
+
 def test_the_lebesgue_constant_lies_below_what_the_constants_use():
     _, sparse = pair(d=2)
     of = constants(sparse, BOX)
