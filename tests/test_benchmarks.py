@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +161,17 @@ def test_a_number_that_does_not_match_is_noticed(module):
     mark = report.MARKS.search(page)
     assert mark is not None
     assert report.refreshed(page.replace(mark[0], mark[1] + "another number\n" + mark[4])) == page
+
+
+def test_the_page_speaks_of_every_goal_that_is_missed(module):
+    text = module("report").PAGE.read_text()
+    floors = dict(re.findall(r"<!-- (\w+): floors -->\n(.*?)<!-- end -->", text, re.DOTALL))
+    cells = {name: [line.split(" | ") for line in table.splitlines()] for name, table in floors.items()}
+    missed = {name: [row for row in rows if row[-1].endswith("missed |")] for name, rows in cells.items()}
+    assert len(missed["cpu"]) == 4 and not missed["h200"] and "Four goals are missed, all on the CPU" in text
+    for _, took, *_, goal in missed["cpu"]:
+        assert f"{took} for {goal.partition(':')[0]}" in text
+    assert "the call takes {} and {} times".format(*(row[3] for row in missed["cpu"][:2])) in " ".join(text.split())
 
 
 @pytest.mark.slow
