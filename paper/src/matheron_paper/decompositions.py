@@ -71,7 +71,7 @@ def report(records: Rows, settings: Settings) -> Report:
     rows = flat_by("m", records, METHODS)
     title = f"W2 to the sparse posterior at {settings['num_test']} test points, given {settings['num_data']} data"
     table = quartile_table(title, rows, ["d", "m", "method", "ell"], "w2", across="m")
-    return Report(table, {"": lambda: figure(rows, settings, "m", "inducing points $m$")})
+    return Report(table, {"": lambda: figure(rows, settings, "m", "inducing points $m$", sharey=False)})
 
 
 EXPERIMENT = Experiment("decompositions", __doc__, SCALES, cases, run, report, features=FEATURES)

@@ -233,8 +233,9 @@ def _drift_field(axis: Axes) -> None:
     speed = np.log10(np.hypot(f[..., 0], f[..., 1]) + 1e-3)
     axis.streamplot(v, w, f[..., 0], f[..., 1], color=speed, cmap="viridis", density=1.1, linewidth=0.8, arrowsize=0.8)
     line = np.linspace(lower[0], upper[0], 200)
-    axis.plot(line, line - line**3 / 3 + 0.5, color="black", linewidth=1, linestyle="--")
-    axis.plot(line, (line + neuron.A) / neuron.B, color="black", linewidth=1, linestyle=":")
+    nullclines = {"$dv/dt = 0$": (line - line**3 / 3 + 0.5, "--"), "$dw/dt = 0$": ((line + neuron.A) / neuron.B, ":")}
+    drawn = [axis.plot(line, w, color="black", linewidth=1, linestyle=style)[0] for w, style in nullclines.values()]
+    axis.legend(drawn, list(nullclines), loc="upper right", frameon=True)
     axis.set(title="true drift at $I = 0.5$", xlabel="$v$", ylabel="$w$", ylim=(lower[1], upper[1]))
     axis.grid(False)
 

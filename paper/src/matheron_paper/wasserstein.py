@@ -108,12 +108,14 @@ def seconds_of_drawing(rows: Rows, across: str = "n") -> str:
     return f"Median time of drawing at {across} = {n}: {', '.join(parts)}"
 
 
-def figure(rows: Rows, settings: Settings, across: str = "n", label: str = "training points $n$") -> Figure:
+def figure(
+    rows: Rows, settings: Settings, across: str = "n", label: str = "training points $n$", sharey: bool = True
+) -> Figure:
     """One panel per dimension: medians over trials against `across`, quartiles shaded."""
     from .style import legend_by_columns, panels
 
     dims = sorted({row["d"] for row in rows})
-    drawing, axes = panels(1, len(dims), width=3.2 * len(dims) + 0.6, height=3.9, sharey=True)
+    drawing, axes = panels(1, len(dims), width=3.2 * len(dims) + 0.6, height=3.9, sharey=sharey)
     for axis, d in zip(axes[0], dims, strict=True):
         curves(axis, [row for row in rows if row["d"] == d], settings["num_features"], across)
         axis.set(title=f"$d = {d}$", xlabel=label)
@@ -132,6 +134,7 @@ def curves(axis: Axes, rows: Rows, sizes: Sequence[int], across: str = "n") -> N
         "exact": {"color": style.EXACT, "linestyle": ":", "linewidth": 2, "zorder": 5},
         "LOVE": {"color": style.LOVE, "marker": "s"},
         "equispaced": {"color": style.EQUISPACED, "linestyle": "--", "markerfacecolor": "white"},
+        "orthogonal": {"linestyle": "--", "zorder": 4},  # over the decoupled curves, which it is near
         "fresh bases": {"color": style.FRESH, "linestyle": "-.", "markerfacecolor": "white"},
     }
     for method, ell in dict.fromkeys((row["method"], row["ell"]) for row in rows):
