@@ -12,7 +12,6 @@ how often a budget misses the minimum that one of four times as many points and 
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -23,12 +22,12 @@ from typing import Any
 
 import torch
 from seeds import parser, run_and_exit
-from torch import Tensor
 
 import matheron
 from matheron_paper import Experiment
 from matheron_paper import thompson as paper
 from matheron_paper.report import QUARTILES, Report, Table, grouped, quartiles
+from matheron_paper.thompson import differences, permutation_test
 
 SCALES: dict[str, dict[str, Any]] = {
     "full": {
@@ -52,7 +51,6 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 # A run that ended this close has found the lowest basin.
 FOUND = 0.05
-_EXACT_UP_TO, _DRAWS = 14, 20_000
 
 
 def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -79,26 +77,6 @@ def regrets(records: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[
         end = record["result"]["best"][-1] - lowest[case["d"], record["trial"]]
         out.setdefault(key, {})[record["trial"]] = end
     return out
-
-
-def differences(a: Mapping[int, float], b: Mapping[int, float]) -> Tensor:
-    """log10 of the regrets of a over those of b, on the tasks that both have seen."""
-    both = sorted(set(a) & set(b))
-    ends = torch.tensor([[a[i], b[i]] for i in both], dtype=torch.float64).reshape(-1, 2)
-    logs = ends.clamp_min(paper.FLOOR).log10()  # [pairs, 2]
-    return logs[:, 0] - logs[:, 1]
-
-
-def permutation_test(x: Tensor) -> float:
-    """The chance of a mean as far from zero as that of x `[n]`, were signs a matter of luck."""
-    n = len(x)
-    if n <= _EXACT_UP_TO:
-        signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=n)), dtype=torch.float64)
-    else:
-        generator = torch.Generator().manual_seed(0)
-        signs = 2.0 * torch.randint(2, (_DRAWS, n), generator=generator, dtype=torch.float64) - 1
-        signs[0] = 1.0  # the signs seen count as one of the draws
-    return float(((signs @ x).abs() >= x.sum().abs() - 1e-12).double().mean())
 
 
 def comparisons(records: Sequence[Mapping[str, Any]]) -> Table:
@@ -169,7 +147,7 @@ def figure(records: Sequence[Mapping[str, Any]]) -> Any:
             y = torch.tensor([value[t] for t in sorted(value)], dtype=torch.float64).clamp_min(paper.FLOOR)
             x = i + 0.3 * (torch.arange(len(y)) / max(1, len(y) - 1) - 0.5)
             axis.plot(x, y, "o", markersize=3, color=style.DECOUPLED, alpha=0.6)
-            axis.hlines(float(y.median()), i - 0.3, i + 0.3, color="black")
+            axis.hlines(float(y.quantile(0.5)), i - 0.3, i + 0.3, color="black")
         axis.set_xticks(range(len(mine)), [f"{k[1]}\n{k[2]} {k[3]}" for k, _ in mine], fontsize=6)
         axis.set_yscale("log")
         axis.set_title(rf"$d = {d}$")

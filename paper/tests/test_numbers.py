@@ -65,6 +65,12 @@ def cell(stem: str, column: str = "median", **where: Any) -> Any:
     return row[column]
 
 
+def settings(experiment: str, scale: str, *names: str) -> list[Any]:
+    """Settings of an experiment's scale; the largest where there are several."""
+    found = (refresh.maker(experiment).settings(scale)[name] for name in names)
+    return [max(value) if isinstance(value, list) else value for value in found]
+
+
 def kind(experiment: str, method: str) -> str:
     """The kind of features that an experiment's method draws with."""
     return refresh.maker(experiment).features[method]
@@ -135,6 +141,13 @@ def bound_ratios(above: str, below: str, d: int) -> list[float]:
     return [median(row[above] / row[below] for row in rows if row["ell"] == ell) for ell in sizes]
 
 
+def covariance_error(d: int, ell: int) -> float:
+    """The median over trials for exact posteriors."""
+    case = {"d": d, "posterior": "exact"}
+    rows = [row for r in records("bounds-quick") if r["case"] == case for row in r["result"]["rows"]]
+    return median(row["covariance error"] for row in rows if row["ell"] == ell)
+
+
 def neuron(scale: str, what: str) -> np.ndarray:
     """Distances to the truth, or seconds, by number of steps."""
     return np.array([row["median"] for row in table(f"fitzhugh-nagumo-{scale}") if row["what"] == what])
@@ -185,16 +198,59 @@ def gap(what: Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], np.ndarra
 
 @cache
 def regret(scale: str, d: int, method: str, ell: int | None = None, kappa: int | None = None) -> np.ndarray:
-    """Regret of Thompson sampling `[runs, rounds]`."""
+    """Regret of Thompson sampling `[runs, rounds]`: with `kappa` points a round on every task, else where compared."""
     rows = thompson.flat(records(f"thompson-{scale}"))
+    if kappa is None:
+        rows = thompson.compared(rows, thompson.SCALES[scale])
     kept = (row for row in rows if (row["d"], row["method"], row["ell"]) == (d, method, ell))
     return np.array([row["regret"] for row in kept if row["kappa"] == (kappa or d)])
+
+
+def points_a_round(scale: str, few: int, many: int) -> list[float]:
+    """How many times lower the regret is with fewer points a round, by the geometric mean over tasks, and p."""
+    rows = [
+        row for row in thompson.flat(records(f"thompson-{scale}")) if row["method"] == "decoupled" and row["d"] == 4
+    ]
+    ell = thompson.of_kappas(thompson.SCALES[scale])["ell"]
+    a, b = (
+        {row["trial"]: row["last"] for row in rows if (row["ell"], row["kappa"]) == (ell, kappa)}
+        for kappa in (few, many)
+    )
+    x = thompson.differences(a, b)
+    return [10 ** -float(x.mean()), thompson.permutation_test(x)]
+
+
+def against_weight_space(d: int, ell: int) -> dict[str, Any]:
+    """Decoupled draws with cosines against weight-space ones, at the quick scale."""
+    found = compared("against_weight_space", "thompson-quick")
+    (row,) = (row for row in found if (row["features"], row["d"], row["ell"]) == ("cosine", d, ell))
+    return row
+
+
+def all_pairs(sizes: Iterable[int]) -> Any:
+    """log10 of the regrets of decoupled draws over those of weight-space ones, at the quick scale, all panels."""
+    of = {name: [regret("quick", d, name, ell)[:, -1] for d in (2, 4) for ell in sizes] for name in ("decoupled", WS)}
+    a, b = (dict(enumerate(np.concatenate(of[name]).tolist())) for name in ("decoupled", WS))
+    return thompson.differences(a, b)
 
 
 def leads(d: int, ell: int) -> np.ndarray:
     """The rounds after which function-space draws have a lower median than decoupled ones."""
     ours, theirs = (np.median(r, axis=0) for r in (regret("paper", d, "decoupled", ell), function_space(d)))
     return np.flatnonzero(theirs < ours) + 1
+
+
+def left_at_the_papers_scale(name: str) -> set[str]:
+    """The trials that the file lacks of cases that name their features, or a number of points a round."""
+    it = refresh.maker("thompson")
+    trials = it.trials(it.settings("paper"), 0, it.settings("paper")["trials"])
+    missing = {trial.key: trial for trial in trials}.keys() - {record["key"] for record in records("thompson-paper")}
+    kappas = {trial.key for trial in trials if "kappa" in trial.case}
+    return {key for key in missing if (key in kappas) == (name == "kappa")}
+
+
+def on_cpu_at_the_papers_scale(method: str) -> int:
+    return sum(r["device"] == "cpu" and r["case"]["method"] == method for r in records("thompson-paper"))
 
 
 def function_space(d: int) -> np.ndarray:
@@ -218,11 +274,11 @@ def first_panels(method: str) -> int:
 
 
 @cache
-def compared(which: str) -> list[dict[str, Any]]:
+def compared(which: str, stem: str = "thompson-paper") -> list[dict[str, Any]]:
     """The tables that `benchmarks/thompson_features.py --test` prints."""
     refresh.maker("thompson-features")
     module = importlib.import_module("thompson_features")
-    found = getattr(module, which)(records("thompson-paper"))
+    found = getattr(module, which)(records(stem))
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 
 
@@ -353,6 +409,18 @@ Claim = tuple[str, Callable[[], Any]]
 # For each page: fragments, and what recomputes the numbers in braces.
 CLAIMS: dict[str, list[Claim]] = {
     "wasserstein": [
+        (
+            "{100,000} draws at {1024} test points, ℓ up to {16384}, {64} trials of each case as in the paper:"
+            " all {960}",
+            lambda: [
+                *settings("wasserstein", "paper", "num_draws", "num_test", "num_features", "trials"),
+                len(records("wasserstein-paper")),
+            ],
+        ),
+        (
+            "{8192} draws at {256} test points, ℓ up to {2048}, {4} trials",
+            lambda: settings("wasserstein", "quick", "num_draws", "num_test", "num_features", "trials"),
+        ),
         ("*A basis every 64 paths* has Sobol frequencies", lambda: kind("wasserstein", "fresh bases") == "sobol"),
         ("at most {1.04} times it with n = 4", lambda: max(ratios("weight-space", "decoupled", (2, 4, 8), [4], ELL))),
         (
@@ -422,6 +490,10 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
     ],
     "love": [
+        (
+            "There are {100,000} draws at {1024} test points in each of {32} trials",
+            lambda: settings("wasserstein-love", "paper", "num_draws", "num_test", "trials"),
+        ),
         ("by a factor of {76} from 4 to 1024 points", lambda: love(2, 4, "LOVE") / love(2, 1024, "LOVE")),
         ("a step of {1.25} lengthscales", lambda: (1 / 4) / math.sqrt(4 / 100)),
         ("LOVE gains a factor of {2.3}", lambda: love(4, 16, "LOVE") / love(4, 625, "LOVE")),
@@ -447,6 +519,19 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
     "bounds": [
         (
+            "given {8} data on the unit cube. The lower row has sparse posteriors, given {32} data, with inducing"
+            " points at the first {8}",
+            lambda: settings("bounds", "quick", "num_data", "num_data_sparse", "num_data"),
+        ),
+        (
+            "{512} test points, ℓ up to {16384}, {64} bases",
+            lambda: settings("bounds", "paper", "num_test", "num_features", "num_bases"),
+        ),
+        (
+            "With {64} features of an exact posterior, √ℓ times the median error is {2.4}, {3.3}, {3.8} and {3.9} (d",
+            lambda: [64, *(64**0.5 * covariance_error(d, 64) for d in (1, 2, 4, 8))],
+        ),
+        (
             "is {−0.491} to {−0.501} for d = 1, 2, 4 and 8",
             lambda: span(x for p in ("exact", "sparse") for x in bound_cell("slope of the covariance error", p))[::-1],
         ),
@@ -470,6 +555,23 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
     ],
     "fitzhugh-nagumo": [
+        (
+            "m = {32} shared inducing points) are trained on {10,000} increments over dt, by stochastic gradients on"
+            " the ELBO (GPyTorch, {3000} steps; {500} at the quick scale)",
+            lambda: [
+                *settings("fitzhugh-nagumo", "paper", "num_inducing", "num_data", "training_steps"),
+                *settings("fitzhugh-nagumo", "quick", "training_steps"),
+            ],
+        ),
+        (
+            "all {1000} trajectories at once. Times are medians over {16} trials, which ran one by one. Distances are"
+            " of {16} trials",
+            lambda: settings("fitzhugh-nagumo", "paper", "batch", "trials", "trials"),
+        ),
+        (
+            "{240} steps, {200} trajectories, ℓ = {512}; the iterative baseline goes {100} trajectories",
+            lambda: settings("fitzhugh-nagumo", "quick", "steps", "num_paths", "num_features", "batch"),
+        ),
         (
             "is {0.22} for functions and {0.21} for the iterative baseline",
             lambda: [median(distances("paper")[name]) for name in ("decoupled", "iterative")],
@@ -506,6 +608,8 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
     ],
     "decompositions": [
+        ("Each trial has {1024} data", lambda: settings("decompositions", "paper", "num_data")),
+        ("between closed forms at {1024} points", lambda: settings("decompositions", "paper", "num_test")),
         (
             "the distance is {1.01} to {1.08} times that of decoupled draws",
             lambda: span(x for d in (2, 4, 8) for x in decomposed(d, WS, m=[4])),
@@ -524,6 +628,22 @@ CLAIMS: dict[str, list[Claim]] = {
         ("and {0.47} and {0.74} times with m = 1024", lambda: decomposed(2, "orthogonal", ELL[1:], [1024])),
     ],
     "overview": [
+        (
+            "with ℓ = {1000} Fourier features, and its residuals at the m = {8} inducing",
+            lambda: settings("overview", "paper", "num_features", "num_inducing"),
+        ),
+        (
+            "and {100,000} draws at {1024} points",
+            lambda: settings("overview", "paper", "num_draws", "num_test"),
+        ),
+        (
+            "There are {1000} features here and {2000} there",
+            lambda: [settings(name, "paper", "num_features")[0] for name in ("overview", "posteriors")],
+        ),
+        (
+            "In two of the {32} trials it is larger",
+            lambda: 32 if sum(decoupled(i) > starved(i) for i in range(32)) == 2 else 0,
+        ),
         ("to the exact posterior is {5.9}", lambda: cell("overview-paper", law="decoupled, empirical")),
         ("from which they are drawn, is {5.5}", lambda: cell("overview-paper", law="sparse posterior, closed form")),
         (
@@ -541,6 +661,14 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
     ],
     "posteriors": [
+        (
+            "m = {8} inducing points (circles), and the linear model of ℓ = {2000}",
+            lambda: settings("posteriors", "paper", "num_inducing", "num_features"),
+        ),
+        (
+            "the moments of {100,000} draws at {1024} points",
+            lambda: settings("posteriors", "paper", "num_draws", "num_test"),
+        ),
         ("the 32 differ widely ({2.9} to {39.8})", lambda: span(map(starved, range(32)))),
         (
             "trial 0 is above the median: {18.6}, where the median is {13.8}",
@@ -569,6 +697,62 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
     "thompson": [
         (
+            "Ours are {128} rounds at the paper's scale, so {256}, {512} and {1024} evaluations",
+            lambda: [rounds := settings("thompson", "paper", "rounds")[0], *(rounds * d for d in (2, 4, 8))],
+        ),
+        (
+            "{32} rounds, d up to {4}, ℓ up to {1024}, meshes of {8192} points with {16} starts ({1024} points",
+            lambda: settings(
+                "thompson", "quick", "rounds", "dims", "num_features", "mesh_size", "num_starts", "function_mesh_size"
+            ),
+        ),
+        (
+            "in function space), {8} runs. The paper's scale has d = {8} too, ℓ up to {16384}, meshes of {250,000} and"
+            " {10⁶} points, {32} runs",
+            lambda: [
+                *settings("thompson", "quick", "trials"),
+                *settings("thompson", "paper", "dims", "num_features", "mesh_size", "function_mesh_size", "trials"),
+            ],
+        ),
+        (
+            "Not run yet are those with leverage ({288} runs), and those with one point a round ({32})",
+            lambda: [len(left_at_the_papers_scale(name)) for name in ("features", "kappa")],
+        ),
+        (
+            "in all four panels, {2.3} to {4.8} times. Paired by task, no panel tells the two apart (p = {0.06} to"
+            " {0.86}), nor do all {32} pairs together (p = {0.08})",
+            lambda: [
+                *span(ends("quick", d, "decoupled", e) / ends("quick", d, WS, e) for d in (2, 4) for e in (256, 1024)),
+                *span(against_weight_space(d, ell)["p"] for d in (2, 4) for ell in (256, 1024)),
+                len(all_pairs((256, 1024))),
+                thompson.permutation_test(all_pairs((256, 1024))),
+            ],
+        ),
+        (
+            "Where ℓ is several times the number of evaluations the two are level, at d = 2 and 4 throughout",
+            lambda: all(
+                row["p"] > 0.05 for row in compared("against_weight_space") if row["d"] < 8 or row["ell"] > 4096
+            ),
+        ),
+        (
+            "weight-space draws end below it nowhere by more than chance",
+            lambda: all(row["p"] > 0.05 for row in compared("against_weight_space") if row["mean"] > 0),
+        ),
+        (
+            "DIRECT and random search stay far behind at d = 2 and 4",
+            lambda: all(
+                ends("paper", d, name) > 10 * max(polished("paper", d)) for d in (2, 4) for name in ("DIRECT", "random")
+            ),
+        ),
+        (
+            "16384 differ from 4096 and from 1024 by less than a standard error, and in the other direction",
+            lambda: all(
+                -row["standard error"] < row["mean"] < 0
+                for row in compared("comparisons", "thompson-features-full")
+                if row["against"].startswith("decoupled")
+            ),
+        ),
+        (
             "which is `draw`'s default for these models",
             lambda: [choice.kind for choice in default_features().choices] == ["leverage"],
         ),
@@ -584,8 +768,23 @@ CLAIMS: dict[str, list[Claim]] = {
             ],
         ),
         (
-            "is {0.18}, {0.17} and {0.35} with 1, 4 and 16 points",
-            lambda: [ends("quick", 4, "decoupled", 64, kappa) for kappa in (1, 4, 16)],
+            "and {32} runs each, the median regret after 128 evaluations is {0.14}, {0.24} and {0.44} with 1, 4 and 16",
+            lambda: [
+                len(regret("quick", 4, "decoupled", 64, 1)),
+                *(ends("quick", 4, "decoupled", 64, kappa) for kappa in (1, 4, 16)),
+            ],
+        ),
+        (
+            "4 points cannot be told from 1 (p = {0.20}) or from 16 (p = {0.15})",
+            lambda: [points_a_round("quick", few, many)[1] for few, many in ((1, 4), (4, 16))],
+        ),
+        (
+            "the regret is {4.9} times lower than with 16 in the geometric mean (p = {0.01}, the",
+            lambda: points_a_round("quick", 1, 16),
+        ),
+        (
+            "1.9 · 10⁻⁴ (p = {0.83})",
+            lambda: points_a_round("paper", 4, 16)[1],
         ),
         (
             "{30} of {32} runs of 4 points a round end below 0.05, and {29} of {32} of 16",
@@ -601,7 +800,11 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
         (
             "Of the baselines at d = 8, {26} runs each",
-            lambda: sum(r["device"] == "cpu" and r["case"]["method"] == "DIRECT" for r in records("thompson-paper")),
+            lambda: on_cpu_at_the_papers_scale("DIRECT"),
+        ),
+        (
+            "Of the baselines at d = 8, {26} runs each",
+            lambda: on_cpu_at_the_papers_scale("random"),
         ),
         (
             "but for weight-space draws with ℓ = 64 at d = 4",

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from matheron.thompson import Minima
 from matheron_paper import Trial, experiment, run, thompson
-from matheron_paper.thompson import METHODS, flat, strategy_name
+from matheron_paper.thompson import METHODS, compared, flat, strategy_name
 
 CPU = torch.device("cpu")
 SETTINGS = thompson.SCALES["tiny"]
@@ -130,6 +130,51 @@ def test_decoupled_draws_have_the_features_that_their_case_names(monkeypatch):
     assert set(seen[:3]) == {"cosine"} and set(seen[3:]) == {"sobol"}
     names = {strategy_name(case) for case in thompson.cases(SETTINGS)}
     assert names == set(METHODS)
+
+
+def record(method: str = "decoupled", ell: int | None = 16, number=0, last=0.5, **more: Any) -> dict[str, Any]:
+    """A run's line in a results file, whose regret falls from 1 to `last`."""
+    case = {"d": 2, "method": method, "ell": ell, **more}
+    result = {"best": [1.0, last], "minimum": 0.0, "seconds": 1.0}
+    return {"key": json.dumps([case, number]), "case": case, "trial": number, "result": result}
+
+
+def test_tasks_that_only_the_numbers_of_points_a_round_were_tried_on_are_in_no_comparison_of_strategies():
+    points: list[dict[str, Any]] = [{}, {"kappa": 1}, {"kappa": 16}]
+    kappas = [record(features="cosine", number=number, **more) for number in range(3) for more in points]
+    rows = flat([record("random", None), *kappas])
+    assert len(rows) == 10 and {row["trial"] for row in compared(rows, SETTINGS)} == {0}
+    assert compared(flat(kappas), SETTINGS) == flat(kappas)  # with nothing to compare, all are shown
+
+
+def test_whether_the_points_a_round_matter_is_said_by_a_paired_test():
+    """Regrets a tenth as large in all of six pairs: two of the 2^6 arrangements of signs are as extreme."""
+    usual = [record(features="cosine", number=number, last=0.1 * (number + 1)) for number in range(7)]
+    fewer = [record(features="cosine", kappa=1, number=number, last=0.01 * (number + 1)) for number in range(6)]
+    floor = [record("random", None, number=number, last=0.0) for number in range(7)]
+    (said,) = thompson.report([*usual, *fewer, *floor], SETTINGS).remarks
+    assert "With 1 instead of 2 points a round" in said and "0.035 instead of 0.35" in said
+    assert "in 6 pairs, its log10 differs by -1 with" in said and "p = 0.031" in said
+
+
+def test_a_permutation_test_is_exact_for_few_pairs_and_close_for_many():
+    """Of n differences of one size and sign, two of the 2^n arrangements of signs are as extreme."""
+    test = thompson.permutation_test
+    assert test(torch.ones(6, dtype=torch.float64)) == 2 / 2**6
+    assert test(torch.tensor([1.0, -1.0], dtype=torch.float64)) == 1.0
+    normal = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for mean in (0.0, 0.4):  # against the two-sided normal tail
+        x = normal - normal.mean() + mean
+        z = abs(float(x.mean())) * math.sqrt(len(x)) / float(x.square().mean().sqrt())
+        assert test(x) == pytest.approx(math.erfc(z / math.sqrt(2)), abs=0.02)
+
+
+@pytest.mark.parametrize("of", [{"method": "random", "ell": None}, {"features": "cosine", "kappa": 16}])
+def test_a_report_on_some_strategies_alone_has_the_figures_that_these_are_in(of, tmp_path):
+    report = thompson.report([record(**of)], SETTINGS)
+    assert set(report.figures) == ({"", "full", "runtimes"} if "method" in of else set())
+    for figure in report.figures.values():
+        assert figure().axes
 
 
 def test_direct_goes_one_point_at_a_time_and_keeps_to_its_budget():

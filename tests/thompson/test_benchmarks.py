@@ -101,19 +101,6 @@ def test_a_report_of_studies_has_a_line_per_function_and_sampler(monkeypatch):
     assert len(benchmark.report(records, settings).figures[""]().axes) == 2
 
 
-def test_a_permutation_test_is_exact_for_few_pairs_and_close_for_many(monkeypatch, generator):
-    """Of n differences of one size and sign, two of the 2^n arrangements of signs are as extreme."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    test = importlib.import_module("thompson_features").permutation_test
-    assert test(torch.ones(6, dtype=torch.float64)) == 2 / 2**6
-    assert test(torch.tensor([1.0, -1.0], dtype=torch.float64)) == 1.0
-    normal = torch.randn(40, generator=generator, dtype=torch.float64)
-    for mean in (0.0, 0.4):  # against the two-sided normal tail
-        x = normal - normal.mean() + mean
-        z = abs(float(x.mean())) * math.sqrt(len(x)) / float(x.square().mean().sqrt())
-        assert test(x) == pytest.approx(math.erfc(z / math.sqrt(2)), abs=0.02)
-
-
 def test_differences_are_of_the_same_tasks(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     benchmark = importlib.import_module("thompson_features")
@@ -123,6 +110,16 @@ def test_differences_are_of_the_same_tasks(monkeypatch):
     case = {"d": 2, "method": "decoupled", "features": "sobol"}
     ends = benchmark.regrets([{**record, "case": case | {"ell": 1}}, {**lower, "case": case | {"ell": 2}}])
     assert ends == {(2, "decoupled", "sobol", 1): {0: 1.0}, (2, "decoupled", "sobol", 2): {0: 0.0}}
+
+
+def test_the_bars_of_its_figure_are_medians(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    benchmark = importlib.import_module("thompson_features")
+    case = {"d": 2, "method": "decoupled", "features": "sobol", "ell": 1}
+    ends = [{"case": case, "trial": i, "result": {"best": [x], "minimum": 0.0}} for i, x in enumerate((0.1, 0.3))]
+    (axis,) = benchmark.figure(ends).axes
+    (bar,) = axis.collections
+    assert bar.get_segments()[0][:, 1].tolist() == pytest.approx([0.2, 0.2])
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ chose, less the task's minimum.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,8 @@ METHODS = ("random", "DIRECT", "function-space", "weight-space", "decoupled", *E
 PAPER, OURS = METHODS[:5], METHODS[4:]
 # Where a strategy has found the minimum to within this, logarithms say no more.
 FLOOR = 1e-6
+# Permutation tests go through all signs for up to this many pairs, and draw this many for more.
+_EXACT_UP_TO, _DRAWS = 14, 20_000
 
 
 def cases(settings: Settings) -> list[Row]:
@@ -70,8 +73,12 @@ def cases(settings: Settings) -> list[Row]:
         for ell in settings["num_features"]:
             out += [{"d": d, "method": method, "ell": ell} for method in ("weight-space", "decoupled")]
             out += [{"d": d, "method": "decoupled", "ell": ell, "features": kind} for kind in ("cosine", "leverage")]
-    few = {"d": settings["dims"][1], "method": "decoupled", "ell": settings["num_features"][0], "features": "cosine"}
-    return out + [{**few, "kappa": kappa} for kappa in _KAPPAS]
+    return out + [{**of_kappas(settings), "kappa": kappa} for kappa in _KAPPAS]
+
+
+def of_kappas(settings: Settings) -> Row:
+    """The case that is also run with other numbers of points a round than d."""
+    return {"d": settings["dims"][1], "method": "decoupled", "ell": settings["num_features"][0], "features": "cosine"}
 
 
 def run(trial: Trial, settings: Settings, device: torch.device) -> Row:
@@ -246,6 +253,7 @@ def flat(records: Rows) -> list[Row]:
         row = {
             "kappa": record["case"]["d"],
             **record["case"],
+            "trial": record["trial"],
             "method": strategy_name(record["case"]),
             "regret": regret,
         }
@@ -260,8 +268,61 @@ def strategy_name(case: Mapping[str, Cell]) -> str:
     return EXTENSIONS.get(str(case.get("features", "sobol")), method) if method == "decoupled" else method
 
 
+def compared(rows: Sequence[Row], settings: Settings) -> list[Row]:
+    """The runs whose task other strategies have met too: the numbers of points a round are tried on more tasks."""
+    others = {(row["d"], row["trial"]) for row in rows if not _of_kappas(row, settings)}
+    return [row for row in rows if (row["d"], row["trial"]) in others] or list(rows)
+
+
+def _of_kappas(row: Mapping[str, Cell], settings: Settings) -> bool:
+    study = of_kappas(settings)
+    return all(row[name] == study[name] for name in ("d", "method", "ell"))  # the method's name says its features
+
+
+def differences(a: Mapping[int, float], b: Mapping[int, float]) -> Tensor:
+    """log10 of the regrets of a over those of b, by trial, on the tasks that both have seen."""
+    both = sorted(set(a) & set(b))
+    ends = torch.tensor([[a[i], b[i]] for i in both], dtype=torch.float64).reshape(-1, 2)
+    logs = ends.clamp_min(FLOOR).log10()  # [pairs, 2]
+    return logs[:, 0] - logs[:, 1]
+
+
+def permutation_test(x: Tensor) -> float:
+    """The chance of a mean as far from zero as that of x `[n]`, were signs a matter of luck."""
+    n = len(x)
+    if n <= _EXACT_UP_TO:
+        signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=n)), dtype=torch.float64)
+    else:
+        generator = torch.Generator().manual_seed(0)
+        signs = 2.0 * torch.randint(2, (_DRAWS, n), generator=generator, dtype=torch.float64) - 1
+        signs[0] = 1.0  # the signs seen count as one of the draws
+    return float(((signs @ x).abs() >= x.sum().abs() - 1e-12).double().mean())
+
+
+def points_a_round(rows: Rows, settings: Settings) -> list[str]:
+    """In words: what each number of points a round leads to, and paired tests of whether it matters."""
+    study = of_kappas(settings)
+    ends: dict[int, dict[int, float]] = {}
+    for row in rows:
+        if _of_kappas(row, settings):
+            ends.setdefault(row["kappa"], {})[row["trial"]] = row["last"]
+    said = []
+    for few, many in itertools.combinations(sorted(ends), 2):
+        x = differences(ends[few], ends[many])
+        if len(x) > 1:
+            here, there = (quartiles([ends[k][i] for i in set(ends[few]) & set(ends[many])])[1] for k in (few, many))
+            said.append(
+                f"With {few} instead of {many} points a round (decoupled, d = {study['d']}, ell = {study['ell']}), the "
+                f"median regret is {here:.3g} instead of {there:.3g}. Paired by task, in {len(x)} pairs, its log10 "
+                f"differs by {float(x.mean()):.3g} with a standard error of {float(x.std()) / math.sqrt(len(x)):.2g} "
+                f"(p = {permutation_test(x):.2g}, by a permutation test of signs)."
+            )
+    return said
+
+
 def report(records: Rows, settings: Settings) -> Report:
-    rows, by = flat(records), ["d", "method", "ell", "kappa"]
+    every = flat(records)
+    rows, by = compared(every, settings), ["d", "method", "ell", "kappa"]
     regrets, seconds = grouped(rows, by, "last"), grouped(rows, by, "seconds")
     lines = [
         (*key, settings["rounds"] * key[0], len(values), *quartiles(values), quartiles(seconds[key])[1])
@@ -271,14 +332,15 @@ def report(records: Rows, settings: Settings) -> Report:
     table = Table("Regret at the end: quartiles over runs; median seconds of choosing points, per run", columns, lines)
     usual = [row for row in rows if row["kappa"] == row["d"]]
     papers, ours = ([row for row in usual if row["method"] in shown] for shown in (PAPER, OURS))
-    figures = {
-        "": lambda: figure(papers, settings["num_features"][:1]),
-        "full": lambda: figure(papers, settings["num_features"]),
-        "ours": lambda: figure(ours, settings["num_features"]),
-    }
-    if all(row["together"] == 1 for row in usual):  # trials that are run together share their time
+    figures = {}
+    if papers:
+        figures[""] = lambda: figure(papers, settings["num_features"][:1])
+        figures["full"] = lambda: figure(papers, settings["num_features"])
+    if ours:
+        figures["ours"] = lambda: figure(ours, settings["num_features"])
+    if papers and all(row["together"] == 1 for row in usual):  # trials that are run together share their time
         figures["runtimes"] = lambda: figure(papers, settings["num_features"], runtimes=True)
-    return Report(table, figures)
+    return Report(table, figures, points_a_round(every, settings))
 
 
 def figure(rows: Rows, sizes: Sequence[int], runtimes: bool = False) -> Figure:
