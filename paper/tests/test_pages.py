@@ -61,13 +61,8 @@ def published():
 
 def left_to_run(stem, trial):
     """Trials that published runs do not have yet, as their pages say; the same commands go on with them."""
-    case, number = trial.case, trial.number
-    match stem:
-        case "decompositions-paper":
-            return number >= 6 or (number == 5 and (case["d"] > 2 or case["m"] > 256))
-        case "thompson-paper":
-            return case.get("features") == "leverage" or case.get("kappa") == 1
-    return False
+    case = trial.case
+    return stem == "thompson-paper" and (case.get("features") == "leverage" or case.get("kappa") == 1)
 
 
 # Trials beyond the scale's: how many, and the entries of their cases. Their page has the command.
