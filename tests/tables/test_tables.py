@@ -172,8 +172,9 @@ def test_a_table_whose_writing_fails_leaves_what_was_there(tmp_path):
 def test_places_that_cannot_be_written_to_are_refused_at_once(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
         TableWriter(tmp_path / "none" / "t.csv")
-    with pytest.raises(PermissionError, match="nothing can be written into /proc"):  # not even by root
-        TableWriter("/proc/t.csv")
+    if sys.platform == "linux":
+        with pytest.raises(PermissionError, match="nothing can be written into /proc"):  # not even by root
+            TableWriter("/proc/t.csv")
     with pytest.raises(ValueError, match=r"expected a name that ends in \.csv"):
         TableWriter(tmp_path / "t.xlsx")
 
