@@ -116,7 +116,7 @@ class Functionals(Value):
         )
 
     def __len__(self) -> int:
-        """n."""
+        """The number n of functionals."""
         return len(self.starts)
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ class Functionals(Value):
 
     @property
     def input_dim(self) -> int:
-        """d."""
+        """The number d of inputs."""
         return self.sites.points.shape[1]
 
     @property

@@ -35,7 +35,7 @@ class Basis(Value):
     @property
     @abstractmethod
     def size(self) -> int:
-        """c."""
+        """The number c of basis functions."""
 
     @property
     def num_bases(self) -> int:

@@ -49,7 +49,7 @@ class PlacedFunctions(Value, ABC):
     @property
     @abstractmethod
     def num_paths(self) -> int:
-        """s."""
+        """The number s of functions."""
 
     @property
     @abstractmethod
@@ -59,7 +59,7 @@ class PlacedFunctions(Value, ABC):
     @property
     @final
     def input_dim(self) -> int:
-        """d."""
+        """The number d of inputs."""
         return self._origin.shape[0]
 
     @property
@@ -92,7 +92,7 @@ class EvaluableFunctions(PlacedFunctions):
     @property
     @abstractmethod
     def num_outputs(self) -> int:
-        """t."""
+        """The number t of outputs."""
 
     @final
     def __iter__(self) -> Iterator[Self]:

@@ -36,7 +36,7 @@ class Operator(ABC):
 
     @property
     def size(self) -> int:
-        """n."""
+        """The number n of observations."""
         return len(self.noise)
 
     @property
