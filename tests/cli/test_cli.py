@@ -47,6 +47,11 @@ def test_help_names_every_command():
     assert "demo" in output and "info" in output
 
 
+@pytest.mark.parametrize("command", [[], ["fit"], ["report"]])
+def test_help_has_a_short_option(command):
+    assert run(*command, "-h").output == run(*command, "--help").output
+
+
 LINES = {
     "the help": ["--help"],
     "the help of a command": ["sample", "--help"],

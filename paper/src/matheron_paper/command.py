@@ -97,8 +97,13 @@ def reproduce(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of results, as `matheron reproduce` writes it.")],
-    out: Annotated[Path, typer.Option(help="The page to write.", dir_okay=False)] = Path("matheron-report.html"),
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="Folder of results that `matheron reproduce` wrote, such as results."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Page to write, .html.", dir_okay=False)] = Path(
+        "matheron-report.html"
+    ),
 ) -> None:
     """Make one self-contained HTML page of the experiments found: figures, tables, settings, machine."""
     from .webpage import write_page

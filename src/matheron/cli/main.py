@@ -74,7 +74,9 @@ class _OfThePaper(_Command):
             function, alone = entry.load(), typer.Typer(add_completion=False)
             alone.command(self.name, cls=_Command, help=_paragraphs(function))(function)
             return typer.main.get_command(alone).make_context(info_name, args, parent=parent, **extra)
-        if "--help" in args or extra.get("resilient_parsing"):  # the second is set while a shell completes options
+        if {"--help", "-h"} & set(args) or extra.get(
+            "resilient_parsing"
+        ):  # the second is set while a shell completes options
             return super().make_context(info_name, args, parent=parent, **extra)
         raise ImportError(_MISSING.format(self.name))
 
@@ -84,6 +86,7 @@ app = typer.Typer(
     help="Draw functions from Gaussian process posteriors. Evaluate them anywhere.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},  # commands inherit them
 )
 
 
