@@ -79,7 +79,7 @@ def test_nan_points_are_refused_as_nan_data_are():
 def test_a_trajectory_may_diverge_without_stopping_the_others():
     paths = draw_prior(K.RBF(), 2, input_dim=1, num_features=8, mean=lambda x: x[..., 0] ** 3)
     start = torch.tensor([[0.0], [1e100]], dtype=torch.float64)
-    with pytest.warns(matheron.DivergenceWarning, match="1 of 2 trajectories diverged, the first, of path 1"):
+    with pytest.warns(matheron.DivergenceWarning, match="1 of 2 trajectories diverged, first that of path 1"):
         states = matheron.rollout([paths], start, 4, 0.1)
     assert states[0].isfinite().all() and states[1, 2:].isnan().all()
 

@@ -261,7 +261,7 @@ def test_a_diverging_trajectory_is_named_and_leaves_the_others_alone(launches) -
     paths = sparse(K.Matern(1.5, 0.3), 1, mean=LinearMean([5.0])).to(torch.float32)
     start = torch.tensor([[0.5], [3e38], [0.1]])
     with pytest.warns(
-        matheron.DivergenceWarning, match="1 of 3 trajectories diverged, the first, of path 1, by step 1"
+        matheron.DivergenceWarning, match="1 of 3 trajectories diverged, first that of path 1, by step 1"
     ):
         states = matheron.rollout(paths, start, 3, 0.1)
     alone = matheron.rollout(paths[[0, 2]], start[[0, 2]], 3, 0.1)

@@ -121,7 +121,7 @@ def test_slopes_alone_and_the_default_kernel():
     [
         ({"solver": "lattice"}, ValueError, "functionals and solver='cholesky'"),
         ({"solver": "cg"}, ValueError, "functionals and solver='cholesky'"),
-        ({"likelihood": matheron.likelihoods.Poisson()}, TypeError, "beside a likelihood, got functionals"),
+        ({"likelihood": matheron.likelihoods.Poisson()}, TypeError, "with a likelihood, got functionals"),
     ],
 )
 def test_refusals(settings, error, match):

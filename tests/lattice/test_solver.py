@@ -162,7 +162,7 @@ def test_more_data_give_the_mean_of_all_data_and_the_old_are_not_kept():
 def test_more_data_without_noise_are_hit():
     _, paths = small()
     x, y = torch.tensor([[0.31], [0.77]]).double(), torch.tensor([2.0, -1.0]).double()
-    with pytest.warns(JitterWarning, match="is beyond what a lattice resolves, and counts as") as said:
+    with pytest.warns(JitterWarning, match="a lattice cannot represent noise below") as said:
         given = paths.condition_on(x, y, noise=0.0, generator=gen(3))
     assert {each.filename for each in said} == {__file__}
     assert (given(x) - y).abs().max() < 1e-3 and (given.mean(x) - y).abs().max() < 1e-3
@@ -332,7 +332,7 @@ def test_a_rough_prior_takes_data_and_then_more(name):
 def test_many_data_more_precise_than_a_rough_prior_s_modes_are_told_of():
     X = rand(4500, 2)
     prior = matheron.draw_prior(K.Matern(0.5, 0.3), 2, input_dim=2, domain=UNIT, seed=0)
-    with pytest.warns(JitterWarning, match="lies beyond the modes of this prior's lattice, and counts as noise"):
+    with pytest.warns(JitterWarning, match="which counts as noise of the data and is more than their own"):
         assert prior.condition_on(X, X[:, 0], noise=1e-4, solver="lattice", seed=1).update.num_centres == 0
 
 

@@ -222,8 +222,8 @@ def _report(states: Tensor, keep_every: int = 1) -> Tensor:
         first = bad[lost].float().argmax(-1)
         path = int(lost.nonzero()[first.argmin(), -1])
         warnings.warn(
-            f"{int(lost.sum())} of {lost.numel()} trajectories diverged, the first, of path {path}, by step "
-            f"{int(first.min()) * keep_every}; a smaller dt, or a drift that is known where they went, may help",
+            f"{int(lost.sum())} of {lost.numel()} trajectories diverged, first that of path {path}, by step "
+            f"{int(first.min()) * keep_every}; use a smaller dt, or a drift with data where they went",
             DivergenceWarning,
             stacklevel=3,
         )

@@ -33,7 +33,8 @@ _EXAMPLE = 5
 
 
 def export(functions: AbstractFunctions, path: str | os.PathLike[str], points: GraphPoints = "shared") -> None:
-    """Write functions to a file of the kind that its ending says, whole or not at all: `AbstractFunctions.export`."""
+    """Write functions to a file of the kind that its ending states. The file appears when it is complete. See
+    `AbstractFunctions.export`."""
     path = Path(path)
     if path.suffix not in _WRITERS:
         raise ValueError(f"export: expected a file that ends in {', '.join(_WRITERS)}, got {path.name!r}")
@@ -86,7 +87,8 @@ def _write_onnx(module: FunctionModule, path: Path, points: GraphPoints) -> None
 
 @contextmanager
 def _without_advice() -> Iterator[None]:
-    """The exporter says at every call which libraries it does not find, and what of torch will change."""
+    """Suppress remarks that the exporter makes at every call: on libraries that it does not find, and on future changes
+    of torch."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,7 +1,8 @@
-"""The one flattening of functions: what each class of functions, bases, kernels, means and transforms becomes.
+"""The flattening of functions: how each class of functions, bases, kernels, means and transforms is represented in a
+plain module.
 
-Each question is a function with a rule for each class (`Rules`). What has no rule is refused, with the reason and the
-way out.
+Each step is a function with a rule for each class (`Rules`). A class without a rule is refused, with the reason and an
+alternative.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ V = TypeVar("V", bound=Value)
 class Rules(Generic[T]):
     """A function of things by their class. The function itself says what to do with classes that have no rule.
 
-    A subclass has no part in the rule of its base: it may compute something else.
+    The rule of a base class does not apply to its subclasses, which may compute something else.
     """
 
     def __init__(self, refuse: Callable[..., T]) -> None:
@@ -86,21 +87,21 @@ class Rules(Generic[T]):
         return self.known.get(type(thing), self.refuse)(thing, *more)
 
 
-# For a larger nu, the kernel is nearly an RBF, and its recurrence long.
+# For a larger nu, the kernel is nearly an RBF, and its recurrence is long.
 _LARGEST_NU = 20.5
 _ONE = torch.ones((), dtype=torch.float64, device="cpu")
 
 
 @torch.no_grad()
 def to_module(functions: AbstractFunctions) -> FunctionModule:
-    """Functions as a plain torch module, see `AbstractFunctions.to_module`."""
+    """Convert functions to a plain torch module, see `AbstractFunctions.to_module`."""
     sizes = functions.num_paths, functions.num_outputs, functions.input_dim
     return FunctionModule(flattened(functions), *sizes, str(functions.dtype).removeprefix("torch.")).eval()
 
 
 @Rules
 def flattened(functions: AbstractFunctions) -> nn.Module:
-    """A module from points to values `[s, n, t]`: for functions that are made of records, these side by side."""
+    """Make a module from points to values `[s, n, t]` for functions that are made of records, side by side."""
     records = functions._records()
     if records is None:
         raise TypeError(
@@ -127,7 +128,7 @@ def _(functions: PartialDerivatives) -> nn.Module:
 
 
 def _parts(functions: Combined) -> list[nn.Module]:
-    """What functions are made of."""
+    """The functions of which a combination is made."""
     return [flattened(each) for each in _of_one_dtype(functions.functions)]
 
 
@@ -176,7 +177,7 @@ def _(functions: Composition) -> nn.Module:
 
 @flattened.of(PosteriorMean)
 def _(functions: PosteriorMean) -> nn.Module:
-    """One model, or what the means of the parts are together."""
+    """The mean of one model, or the combination of the means of the parts."""
     (paths,), records = functions.functions, functions._records()
     if records is not None:
         return _model(records[0])
@@ -193,7 +194,7 @@ def _(functions: PosteriorMean) -> nn.Module:
 
 
 def _means(functions: PosteriorMean, parts: Iterable[AbstractFunctions]) -> list[nn.Module]:
-    """The means of parts, as many each as there are functions."""
+    """The posterior means of the parts, repeated for each function."""
     means = [PosteriorMean(part) for part in _of_one_dtype(parts)]
     return [flattened(mean if mean.own else mean[[0] * functions.count]) for mean in means]
 
@@ -382,7 +383,7 @@ class KernelProduct:
 
 @dataclass
 class OwnShape:
-    """A factor by code of one's own, of points M x: M `[e, d]`, None for the identity."""
+    """A factor of user code, of points M x: M `[e, d]`, None for the identity."""
 
     kernel: Kernel
     M: Tensor | None = None
@@ -632,7 +633,8 @@ def affine(part: Mean | Transform, d: int) -> tuple[Tensor, Tensor] | None:
 
 
 def as_it_is(value: Mean | Transform) -> Mean | Transform:
-    """A mean or a transform that is not affine, as a part of a module: torch's operations without checks of points."""
+    """A mean or a transform that is not affine, unchanged, as a part of a module: torch's operations without checks of
+    points."""
     for part in value.modules():
         if type(part) not in _AFFINE | _OTHERS:
             raise TypeError(

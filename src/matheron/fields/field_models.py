@@ -186,8 +186,8 @@ def fit_sphere(
     for part in _parts(model.kernel):
         if isinstance(part, SphereMatern) and part.truncated > 0.005:
             warnings.warn(
-                f"SphereMatern: {part.truncated:.1%} of the variance is in waves of degrees beyond {part.degree}, "
-                f"which the kernel lacks at a lengthscale of {float(part.lengthscale):.4g}; fit data of a region "
+                f"SphereMatern: {part.truncated:.1%} of the variance is in degrees above {part.degree}, "
+                f"which the kernel leaves out, at a lengthscale of {float(part.lengthscale):.4g}; fit data of a region "
                 "without a kernel of the sphere, in a projection",
                 RuntimeWarning,
                 stacklevel=2,

@@ -222,7 +222,7 @@ class OnLattice:
         corner = (A @ (self.corner / scale[:, None, None]) @ A.mT).sum(0)  # [e, e]
         system = System(joint, Information(generator, cross, corner))
         if float(system.information.max()) > LARGEST_INFORMATION:
-            raise NotOnLattice("the noise is too small beside the data's number")
+            raise NotOnLattice("the noise is too small for this number of data")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the search reports solves that did not converge
             head = system.head(len(b), self.solver.head)

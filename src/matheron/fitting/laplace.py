@@ -232,7 +232,7 @@ def _approximated(
     if not mode.converged:
         warnings.warn(
             f"Newton's method stopped after {many(mode.iterations, 'step')} of which the last was {mode.error:.1e} "
-            f"posterior standard deviations long, not {system.step:.1e}: the approximation is not about the mode. "
+            f"posterior standard deviations long, not {system.step:.1e}: the approximation is not centred at the mode. "
             "Give max_iterations=, hyperparameters that suit the data better, or a likelihood with lighter tails",
             ConvergenceWarning,
             stacklevel=4,

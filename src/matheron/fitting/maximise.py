@@ -151,9 +151,11 @@ def fit(
     if likelihood is not None:
         if noise is not None or tasks is not None:
             which = "tasks" if noise is None else "noise"
-            raise ValueError(f"{which}: expected none beside a likelihood, which says how outcomes vary; leave it out")
+            raise ValueError(
+                f"{which}: expected none with a likelihood, which has the distribution of outcomes; leave it out"
+            )
         if is_observable(X):
-            raise TypeError("X: expected points [n, d] beside a likelihood, got functionals; leave likelihood out")
+            raise TypeError("X: expected points [n, d] with a likelihood, got functionals; leave likelihood out")
     default_priors = priors is None
     if kernel is None:
         if is_observable(X):

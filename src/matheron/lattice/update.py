@@ -265,8 +265,8 @@ class Conditioning:
         sites, y, noise = chunk
         if self.tail is not None and isinstance(sites, Functionals):
             raise ValueError(
-                "condition_on: the prior of these paths has lattices of higher frequencies, beside which values alone "
-                'are given; draw it with features="lattice", or the data at once with solver="cg"'
+                "condition_on: the prior of these paths has lattices of higher frequencies, with which only values can "
+                'be given; draw it with features="lattice", or the data at once with solver="cg"'
             )
         try:
             kinds, places, channels, scale = located(sites, self.basis.num_outputs, self.basis.kinds)
@@ -513,8 +513,8 @@ def warn_of_misfit(update: LatticeUpdate, tolerance: float) -> None:
         why = "the lattice has too few modes for a kernel as rough as this one and data as precise as these"
         what = "draw fewer paths (which leaves memory for more modes), with a smaller domain= or tolerance="
     warnings.warn(
-        f"{why}, so that the mean may err by {error:.1g} posterior standard deviations on the lattice; {what}, or with "
-        'solver="cholesky"',
+        f"{why}, so the error of the mean on the lattice may be {error:.1g} posterior standard deviations; {what}, or "
+        'with solver="cholesky"',
         MisfitWarning,
         stacklevel=level_outside(),
     )
@@ -608,7 +608,7 @@ def _with_floor(noise: Tensor, basis: Joint, channels: Tensor | None) -> Tensor:
         return noise
     least = float(smallest.max())
     warnings.warn(
-        f"condition_on: noise below {least:.1e} is beyond what a lattice resolves, and counts as {least:.1e}",
+        f"condition_on: a lattice cannot represent noise below {least:.1e}; smaller noise counts as {least:.1e}",
         JitterWarning,
         stacklevel=level_outside(),
     )
@@ -621,8 +621,8 @@ def _variance_of_tail(tail: PriorPaths, X: Tensor, tasks: Tensor | None, noise: 
     if bool((variance > noise).any()):
         most = float(variance.max())
         warnings.warn(
-            f"condition_on: a variance of {most:.1e} lies beyond the modes of this prior's lattice, and counts as "
-            'noise of the data, which have less; draw the prior with features="lattice" for paths as near to them',
+            f"condition_on: the modes of this prior's lattice leave out a variance of {most:.1e}, which counts as "
+            'noise of the data and is more than their own; for paths closer to the data draw with features="lattice"',
             JitterWarning,
             stacklevel=level_outside(),
         )

@@ -208,7 +208,7 @@ class Bernoulli(Likelihood):
 
     def degenerate(self, y: Tensor) -> str | None:
         if bool((y == y[0]).all()):
-            return f"all {len(y)} outcomes are {float(y[0]):g}: they say little of the function but its level"
+            return f"all {len(y)} outcomes are {float(y[0]):g}: they determine only the level of the function"
         return None
 
     def sample(self, values: Tensor, *, generator: Random = None, seed: int | None = None) -> Tensor:
@@ -282,7 +282,7 @@ class Binomial(Likelihood):
     def degenerate(self, y: Tensor) -> str | None:
         for which, same in (("no trial", (y == 0).all()), ("every trial", (y == self.trials.to(y)).all())):
             if bool(same):
-                return f"{which} of {len(y)} outcomes succeeded: they say little of the function but its level"
+                return f"{which} of {len(y)} outcomes succeeded: they determine only the level of the function"
         return None
 
     def sample(
@@ -349,7 +349,7 @@ class Poisson(Likelihood):
 
     def degenerate(self, y: Tensor) -> str | None:
         if bool((y == 0).all()):
-            return f"all {len(y)} counts are 0: they say little of the function but its level"
+            return f"all {len(y)} counts are 0: they determine only the level of the function"
         return None
 
     def sample(
@@ -436,7 +436,7 @@ class StudentT(Likelihood):
 
     def degenerate(self, y: Tensor) -> str | None:
         if bool((y == y[0]).all()):
-            return f"all {len(y)} outcomes are {float(y[0]):g}: they say little of the function but its level"
+            return f"all {len(y)} outcomes are {float(y[0]):g}: they determine only the level of the function"
         return None
 
     def sample(self, values: Tensor, *, generator: Random = None, seed: int | None = None) -> Tensor:

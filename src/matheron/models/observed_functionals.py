@@ -33,7 +33,9 @@ def as_observed(
 ) -> Observations:
     """Check observations of functionals, which may be several blocks, each with its targets and its noise."""
     if tasks is not None:
-        raise ValueError("tasks: expected none beside functionals; say observe.value(X, output=...) and the like")
+        raise ValueError(
+            "tasks: expected none with functionals; name the output in each, as in observe.value(X, output=1)"
+        )
     functionals, counts = as_functionals(X, "X", averaged, like)
     check_outputs(functionals, t)
     several = t > 1 and functionals.outputs is None

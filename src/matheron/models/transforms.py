@@ -534,8 +534,8 @@ class RowMap(Transform):
 
     def inverse(self, y: Tensor) -> Tensor:
         raise TypeError(
-            f"{type(self).__name__}: this transform of inputs has no inverse, which is needed to know the data in your "
-            "units; transform inputs outside of the model"
+            f"{type(self).__name__}: this transform of inputs has no inverse, which is needed to convert the data to "
+            "your units; transform inputs outside of the model"
         )
 
     def derivative(self, x: Tensor) -> Tensor:

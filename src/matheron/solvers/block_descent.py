@@ -103,8 +103,8 @@ class BlockDescent(Solver["BlockState"]):
         if not converged:
             warnings.warn(
                 f"block descent stopped after {epochs} epochs at a relative residual of {worst:.1e}, an error of "
-                f"{float(error.max()):.1e} posterior standard deviations where {self.tolerance:g} were asked: raise "
-                'block or max_epochs, or use solver="cg" if memory allows',
+                f"{float(error.max()):.1e} posterior standard deviations, above the tolerance of {self.tolerance:g}: "
+                'raise block or max_epochs, or use solver="cg" if memory allows',
                 ConvergenceWarning,
                 stacklevel=level_outside(),
             )

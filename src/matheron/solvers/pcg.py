@@ -287,8 +287,8 @@ class _Solve:
                 advice = "rounding to float32 is the limit: draw(..., dtype=torch.float64)"
             warnings.warn(
                 f"conjugate gradients stopped after {self.iterations} iterations at a relative residual of "
-                f"{worst:.1e}, an error of {error:.1e} posterior standard deviations where "
-                f"{self.settings.tolerance:g} were asked: the noise is small for this kernel; {advice}, or use "
+                f"{worst:.1e}, an error of {error:.1e} posterior standard deviations, above "
+                f"the tolerance of {self.settings.tolerance:g}: the noise is small for this kernel; {advice}, or use "
                 'solver="cholesky" if memory allows',
                 ConvergenceWarning,
                 stacklevel=level_outside(),

@@ -279,13 +279,13 @@ def copies_remark(rows: np.ndarray) -> str | None:
 
     >>> import numpy as np
     >>> copies_remark(np.array([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]]))
-    '1 row is a copy of others: the fit takes equal values for repeated measurements with little noise'
+    '1 row is a copy of others: the fit treats equal values as repeated measurements with little noise'
     """
     copies = len(rows) - len(np.unique(rows, axis=0))
     if not copies:
         return None
     one = "1 row is a copy" if copies == 1 else f"{copies} rows are copies"
-    return f"{one} of others: the fit takes equal values for repeated measurements with little noise"
+    return f"{one} of others: the fit treats equal values as repeated measurements with little noise"
 
 
 def listed(words: str | None) -> list[str] | None:

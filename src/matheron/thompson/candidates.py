@@ -1,4 +1,5 @@
-"""Thompson sampling over a list of candidates: of each drawn function the best of them, whole and without gradients."""
+"""Thompson sampling over a list of candidates: it finds the best candidate for each drawn function, and needs no
+gradients."""
 
 from __future__ import annotations
 

@@ -394,7 +394,11 @@ def _evaluate(function: Callable[[Tensor], ArrayLike], x: Tensor, study: Study, 
         study.constraints.append(None if trouble else limits)
     if trouble:
         study.failures.append(f"{x.tolist()} {trouble}")
-        warnings.warn(f"the function {trouble} at {x.tolist()}; going on without it", EvaluationWarning, stacklevel=3)
+        warnings.warn(
+            f"the function {trouble} at {x.tolist()}; the search continues without this point",
+            EvaluationWarning,
+            stacklevel=3,
+        )
 
 
 def _as_numbers(value: ArrayLike, returned: Returned) -> list[float]:

@@ -184,9 +184,10 @@ def minimize_together(
     max_iterations: int = 200,
     progress: bool = False,
 ) -> list[Minima]:
-    """`minimize` of the paths of several models, all of them polished in one call; each has a generator of its own.
+    """`minimize` for the paths of several models, with one call of the local search for all of them. Each has a
+    generator of its own.
 
-    On a CPU the results are those of `minimize`, bit for bit: searches go in step, and no search depends on another. On
+    On a CPU the results are those of `minimize`, bit for bit: searches run in lockstep, and none depends on another. On
     a GPU they agree to rounding, and hundreds of small searches take little longer than one.
 
     >>> import torch, matheron
@@ -403,7 +404,7 @@ def sobol_net(d: int, generator: torch.Generator) -> Sobol:
 
 
 def next_points(mesh: Sobol, count: int, like: Tensor) -> Tensor:
-    """The next points `[count, d]` of a mesh. On a GPU they are made there: the same numbers, without the host."""
+    """The next points `[count, d]` of a mesh. On a GPU they are computed there, with the same values as on a CPU."""
     if like.device.type == "cpu":
         return mesh.next(count).to(like)
     points = scrambled(mesh, mesh.num_generated, count, like.device).to(like)

@@ -1,8 +1,9 @@
 """Drawn problems: functions for the objectives and for the constraints, and a single number to be minimised.
 
-A constraint is met where it is zero or below. Among points that meet all of them the objective decides; the others come
-after these, by how much they violate. Descents follow an augmented Lagrangian (Nocedal and Wright, section 17.4). Its
-constraints are moved inwards by a small margin, so that the point it converges to meets them in floating point too.
+A constraint is met where it is zero or below. Points that meet all constraints are ordered by the objective. The others
+come after these, ordered by their violation. Descents follow an augmented Lagrangian (Nocedal and Wright, section
+17.4). Its constraints are moved inwards by a small margin, so that the point it converges to meets them in floating
+point too.
 
 Several objectives are scalarised with random weights: the minimiser is a point of the drawn functions' own Pareto
 front, and weights drawn uniformly spread the points over all of it.
@@ -96,8 +97,8 @@ class At(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where each row's problem is lowest: x `[r, d]`, objectives F `[r, m]`, constraints C `[r, c]`, endings, and how
-    many times a function was evaluated with its gradient."""
+    """The minimiser of each row's problem: x `[r, d]`, objectives F `[r, m]`, constraints C `[r, c]`, endings, and the
+    number of evaluations with gradients."""
 
     x: Tensor
     F: Tensor
@@ -192,7 +193,8 @@ class Problem:
         return _scalarised((F - self.lowest[:, None]) / self.span[:, None], self.weights[:, None])
 
     def rank(self, at: At) -> Tensor:
-        """What points are ordered by `[r, n]`: feasible ones by the objective, the others after them by violation."""
+        """The rank `[r, n]` by which points are ordered: feasible ones by the objective, the others after them by
+        violation."""
         value = self.objective(at.F)
         value = torch.where(value.isnan(), torch.inf, value)
         finite = torch.where(value.isinf(), 0.0, value)
