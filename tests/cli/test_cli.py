@@ -174,7 +174,7 @@ def test_info_explains_what_is_wrong_with_a_file(tmp_path):
     draw, broken = tmp_path / "draw.safetensors", tmp_path / "broken.safetensors"
     matheron.draw_prior(kernels.RBF(), 1, input_dim=1, num_features=4).save(draw)
     broken.write_bytes(draw.read_bytes()[:-8])
-    for file, words in ((tmp_path / "none", "no file"), (broken, "not a whole safetensors file")):
+    for file, words in ((tmp_path / "none", "no file"), (broken, "not a complete safetensors file")):
         result = run("info", str(file))
         assert result.exit_code == 1 and words in result.stderr and "Traceback" not in result.output
 
