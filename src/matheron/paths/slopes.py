@@ -202,9 +202,7 @@ def _derivative_of_mean(mean: Mean, direction: Tensor, scale: Tensor) -> Mean | 
     if isinstance(mean, ConstantMean):
         return ConstantMean(torch.zeros_like(mean.value)).to(direction.device, direction.dtype)
     if isinstance(mean, LinearMean):
-        slope = (mean.weights.to(direction) @ direction) * (scale if len(mean.weights) > 1 else scale[:1])
-        if len(mean.weights) == 1 and len(scale) > 1:
-            slope = (mean.weights.to(direction) @ direction) * scale
+        slope = (mean.weights.to(direction) @ direction) * scale  # [t]
         return ConstantMean(slope).to(direction.device, direction.dtype)
     return None
 
