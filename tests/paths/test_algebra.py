@@ -242,6 +242,16 @@ def test_a_draw_less_itself_is_nothing():
     close((2 * P[:2] - P[2:])(rand(3, 2)), 2 * P(rand(3, 2))[:2] - P(rand(3, 2))[2:])
 
 
+def test_numbers_are_lists_tensors_and_arrays_of_any_dtype_without_loss_of_digits():
+    x, numbers = rand(3, 2), [1, -2, 3, 7]
+    wanted = F(x) / torch.tensor(numbers)[:, None]
+    for given in (numbers, tuple(numbers), torch.tensor(numbers), torch.tensor(numbers).float(), np.array(numbers)):
+        torch.testing.assert_close((F / given)(x), wanted, rtol=1e-14, atol=1e-14)
+    close(
+        ([1, 2, 3, 4] * F - [0.0, 1.0, 0.0, 1.0])(x), torch.arange(1, 5)[:, None] * F(x) - torch.tensor([[0], [1]] * 2)
+    )
+
+
 def test_sums_of_lattice_draws_and_of_float32_are_right():
     lattice: dict[str, Any] = dict(domain=(-0.1, 1.1), kernel=kernels.Matern(1.5, 0.3))
     f, g, x = prior(1, **lattice), prior(2, **lattice), rand(6, 2)
@@ -410,8 +420,22 @@ def test_functions_that_do_not_pair_are_refused():
         F + "1"  # type: ignore[operator]
     with pytest.raises(ZeroDivisionError):
         _ = F / 0
+    for method in ("exp", "to_module", "export"):
+        with pytest.raises(AttributeError, match=f"{method}: paths of a batch .* ask each of paths.members"):
+            getattr(batch, method)
     with pytest.raises(IndexError, match="output 2 of 2"):
         TWO[..., 2]
+    with pytest.raises(IndexError, match="path -5 of 4"):
+        F[[0, -5]]
+    with pytest.raises(IndexError, match=r"expected 4 booleans, one for each path, got \[2\]"):
+        F[[True, False]]
+    for index in ("a", None, ..., 0.5, [[0, 1], [1, 2]]):
+        with pytest.raises(TypeError, match="expected paths as a number, a slice, a list of numbers or 4 booleans"):
+            F[index]  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"f: expected paths, .* got RBF"):
+        matheron.Coordinates.beside(kernels.RBF())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Coordinates: expected a number of paths, got 0"):
+        matheron.Coordinates(torch.zeros(2), 0)
     with pytest.raises(IndexError, match=r"expected f\[paths\], f\[..., outputs\]"):
         TWO[0, 1]  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"functions: expected paths, as matheron.draw gives them, got function"):

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import ClassVar, Self, cast, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +39,7 @@ from ..evaluate import (
 )
 from ..models.means import ConstantMean, LinearMean, Mean, Mixed, Stacked
 from ..models.transforms import Transform, chained
-from .arithmetic import AbstractFunctions, Number, require_functions
+from .arithmetic import AbstractFunctions, require_functions
 from .grids import grid_values, slabs, write_by_points, write_by_record, write_in_slabs
 from .paths import AbstractPaths
 
@@ -300,7 +299,7 @@ class LinearCombination(_Linear):
 
 
 def linear_combination(
-    functions: Sequence[AbstractFunctions], weights: Sequence[Number], level: Number = 0.0
+    functions: Sequence[AbstractFunctions], weights: Sequence[float | Tensor], level: float | Tensor = 0.0
 ) -> LinearCombination:
     """sum_i w_i f_i + b, where sums among the functions are taken apart, and a function that comes twice is one."""
     s, t = functions[0].num_paths, _common_outputs(functions)
@@ -322,20 +321,18 @@ def linear_combination(
     return LinearCombination([f for f, _ in found.values()], torch.stack(each), total)
 
 
-def _as_rows(number: Number, s: int, t: int, like: Tensor) -> Tensor:
+def _as_rows(number: float | Tensor, s: int, t: int, like: Tensor) -> Tensor:
     """A number, or one for each path `[s]`, or `[s or 1, t]`: `[s or 1, t or 1]`."""
-    if isinstance(number, Tensor | np.ndarray):
-        given = as_tensor(number, "number", like=like)
-        if given.ndim == 0:
-            return given.reshape(1, 1)
-        rows = given[:, None] if given.ndim == 1 else given
-        if rows.ndim != 2 or rows.shape[0] not in (1, s) or rows.shape[1] not in (1, t):
-            raise ValueError(
-                f"number: expected one, one for each path [{s}], or for each output too [{s} or 1, {t}], got "
-                f"{list(given.shape)}"
-            )
-        return rows
-    return as_tensor(float(cast(float, number)), "number", like=like).reshape(1, 1)
+    given = as_tensor(number, "number", like=like)
+    if given.ndim == 0:
+        return given.reshape(1, 1)
+    rows = given[:, None] if given.ndim == 1 else given
+    if rows.ndim != 2 or rows.shape[0] not in (1, s) or rows.shape[1] not in (1, t):
+        raise ValueError(
+            f"number: expected one, one for each path [{s}], or for each output too [{s} or 1, {t}], got "
+            f"{list(given.shape)}"
+        )
+    return rows
 
 
 def _shown(numbers: Tensor) -> str:
@@ -769,13 +766,15 @@ class Coordinates(_Recorded):
     shapes = "origin: d"
 
     def __init__(self, origin: Tensor, count: int, input_transform: Transform | None = None) -> None:
-        super().__init__(origin=origin)
+        super().__init__(origin=as_tensor(origin, "origin").reshape(-1))
         self._modules["input_transform"] = input_transform
         self.count = count
+        self.check()
 
     @staticmethod
     def beside(f: AbstractFunctions) -> Coordinates:
         """The coordinates of another function's inputs."""
+        require_functions(f, "f")
         return Coordinates(f._origin.clone(), f.num_paths)
 
     def check(self) -> None:

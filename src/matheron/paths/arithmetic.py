@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, final
 import numpy as np
 from torch import Tensor
 
-from ..core.checks import ArrayLike
+from ..core.checks import ArrayLike, as_real
 from ..core.value import Value
 from ..models.transforms import Transform
 from .functions import EvaluableFunctions, PlacedFunctions
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..export import FunctionModule
 
 # What functions can be added to or multiplied with: one number, one number for each path `[s]`, or `[s or 1, t]`.
-Number = float | Tensor | np.ndarray
+Number = float | Tensor | np.ndarray | Sequence[float] | Sequence[Sequence[float]]
 
 
 class AbstractFunctions(EvaluableFunctions):
@@ -51,9 +51,10 @@ class AbstractFunctions(EvaluableFunctions):
 
         if isinstance(other, AbstractFunctions):
             return linear_combination([self, other], [1.0, 1.0])
-        if not _is_number(other):
+        number = _number(other)
+        if number is None:
             return NotImplemented
-        return self if isinstance(other, Real) and other == 0 else linear_combination([self], [1.0], other)
+        return self if isinstance(number, float) and number == 0 else linear_combination([self], [1.0], number)
 
     __radd__ = __add__  # sum([f, g]) starts with 0 + f
 
@@ -67,13 +68,15 @@ class AbstractFunctions(EvaluableFunctions):
 
         if isinstance(other, AbstractFunctions):
             return linear_combination([self, other], [1.0, -1.0])
-        return self + -other if _is_number(other) else NotImplemented
+        number = _number(other)
+        return NotImplemented if number is None else self + -number
 
     @final
     def __rsub__(self, other: Number) -> AbstractFunctions:
         from .algebra import linear_combination
 
-        return linear_combination([self], [-1.0], other) if _is_number(other) else NotImplemented
+        number = _number(other)
+        return NotImplemented if number is None else linear_combination([self], [-1.0], number)
 
     @final
     def __mul__(self, other: AbstractFunctions | Number) -> AbstractFunctions:
@@ -81,9 +84,10 @@ class AbstractFunctions(EvaluableFunctions):
 
         if isinstance(other, AbstractFunctions):
             return PointwiseProduct([self, other])
-        if not _is_number(other):
+        number = _number(other)
+        if number is None:
             return NotImplemented
-        return self if isinstance(other, Real) and other == 1 else linear_combination([self], [other])
+        return self if isinstance(number, float) and number == 1 else linear_combination([self], [number])
 
     __rmul__ = __mul__
 
@@ -91,13 +95,15 @@ class AbstractFunctions(EvaluableFunctions):
     def __truediv__(self, other: AbstractFunctions | Number) -> AbstractFunctions:
         if isinstance(other, AbstractFunctions):
             return self * other._elementwise("reciprocal")
-        if isinstance(other, Real) and other == 0:
+        number = _number(other)
+        if isinstance(number, float) and number == 0:
             raise ZeroDivisionError("functions / 0")
-        return self * (1 / other) if _is_number(other) else NotImplemented
+        return NotImplemented if number is None else self * (1 / number)
 
     @final
     def __rtruediv__(self, other: Number) -> AbstractFunctions:
-        return self._elementwise("reciprocal") * other if _is_number(other) else NotImplemented
+        number = _number(other)
+        return NotImplemented if number is None else self._elementwise("reciprocal") * number
 
     @final
     def __pow__(self, exponent: float) -> AbstractFunctions:
@@ -381,12 +387,14 @@ class AbstractFunctions(EvaluableFunctions):
         return Selection(self, outputs)
 
 
-def _is_number(other: object) -> bool:
-    """Whether this is a number that functions can be added to or multiplied with. For paths of a batch of models, a
-    TypeError says to take them one by one."""
+def _number(other: object) -> float | Tensor | None:
+    """The number that functions are added to or multiplied with, in float64; None where this is no number. For paths of
+    a batch of models, a TypeError says to take them one by one."""
     if isinstance(other, PlacedFunctions):
         require_functions(other, "functions")
-    return isinstance(other, Real | Tensor | np.ndarray)
+    if isinstance(other, Real):
+        return float(other)
+    return as_real(other, "number").double() if isinstance(other, Tensor | np.ndarray | list | tuple) else None
 
 
 def require_functions(functions: object, name: str = "paths") -> AbstractFunctions:

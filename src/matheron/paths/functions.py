@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -389,17 +388,23 @@ class EvaluableFunctions(PlacedFunctions):
 
 def _picked(count: int, index: Index, what: str, device: torch.device | str = "cpu") -> Tensor:
     """The indices of the selected ones of `count` paths or outputs; an integer is a list of one."""
-    if isinstance(index, slice):
-        index = list(range(count)[index])  # torch does not support negative steps
-    elif not isinstance(index, Sequence) and getattr(index, "ndim", 0) == 0:
-        index = operator.index(index)
-        if not -count <= index < count:
-            raise IndexError(f"{what} {index} of {count}")
-        index = [index]
-    chosen = torch.arange(count, device=device)[index]
+    try:
+        given = as_array(list(range(count)[index]) if isinstance(index, slice) else index)  # slices may go backwards
+    except TypeError:
+        given = None
+    if given is None or given.ndim > 1 or ((given.is_floating_point() or given.is_complex()) and given.numel()):
+        raise TypeError(f"expected {what}s as a number, a slice, a list of numbers or {count} booleans, got {index!r}")
+    if given.dtype == torch.bool:
+        if list(given.shape) != [count]:
+            raise IndexError(f"expected {count} booleans, one for each {what}, got {list(given.shape)}")
+        given = given.nonzero()
+    chosen = given.reshape(-1).to(device, torch.int64)
+    beyond = chosen[(chosen < -count) | (chosen >= count)]
+    if len(beyond):
+        raise IndexError(f"{what} {int(beyond[0])} of {count}")
     if len(chosen) == 0:
         raise IndexError(f"expected at least one {what} of {count}, got none")
-    return chosen
+    return chosen % count
 
 
 def _estimated_variance(f: EvaluableFunctions, x: Tensor) -> Estimate:

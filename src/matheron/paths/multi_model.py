@@ -313,6 +313,12 @@ class BatchPaths(OfMembers, PlacedFunctions):
         if not whole or math.prod(shape) != len(self.members):
             raise ValueError(f"batch_shape: expected {len(self.members)} models in all, got {shape}")
 
+    def __getattr__(self, name: str) -> Any:
+        """The parts and tensors of a module; and what to do about a method that paths of one model alone have."""
+        if hasattr(AbstractPaths, name):
+            raise AttributeError(f"{name}: paths of a batch of models have none; ask each of paths.members")
+        return super().__getattr__(name)
+
     def __call__(self, x: ArrayLike) -> Tensor:
         """The paths at x: `[*batch_shape, s, n]`, and a trailing `[t]` for several outputs."""
         return self._stacked([member(part) for member, part in zip(self.members, self._points(x), strict=True)])
