@@ -28,7 +28,7 @@ demo: $(BASE)  ## condition a GP, draw paths, print a table and write a picture
 test: $(BASE)  ## run the tests, and the examples in the docstrings
 	@$(BIN)/python -m pytest -n 2 --timeout 300 $(ARGS)
 
-test-slow: $(DOCS)  ## run the slow tests: browsers, clusters, clean installs, long runs
+test-slow: $(DOCS)  ## run the slow tests: browsers, clusters, clean installs, JAX, long runs
 	@$(BIN)/python -m pytest -n 2 --timeout 600 -m slow $(ARGS)
 
 test-gpflow: $(GPFLOW)/.installed  ## test GPflow's models and their tutorial, in an environment of their own
@@ -72,7 +72,7 @@ $(BASE): pyproject.toml paper/pyproject.toml portable/pyproject.toml constraints
 	@touch $@
 
 $(DOCS): $(BASE)
-	@$(INSTALL) -e '.[docs]'
+	@$(INSTALL) -e '.[docs]' -e './portable[jax]'
 	@touch $@
 
 $(PEERS): $(BASE)

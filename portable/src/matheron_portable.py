@@ -89,7 +89,7 @@ class Functions:
 
     def _evaluated(self, x: Any, slopes: int) -> list[Any]:
         xp, s, d = _namespace(x), self.num_paths, self.input_dim
-        x = np.asarray(x, self.dtype) if xp is np else x
+        x = np.asarray(x, self.dtype) if xp is np else x + 0.0  # of whole numbers, fractions
         if x.ndim not in (2, 3) or x.shape[-1] != d or (x.ndim == 3 and x.shape[0] not in (1, s)):
             raise ValueError(f"x: expected points [n, {d}], or [{s}, n, {d}] for each its own, got {list(x.shape)}")
         x = x[None] if x.ndim == 2 else x
@@ -107,7 +107,7 @@ class Functions:
         if slopes:
             found.append(xp.moveaxis(xp.broadcast_to(f.parts.get(1, 0.0), (slopes, *shape)), 0, -1))
         found = [a[:, :, 0] if self.num_outputs == 1 else a for a in found]
-        return [a.astype(self.dtype) for a in found] if xp is np else found
+        return [a.astype(x.dtype) for a in found]
 
 
 def _width(node: SimpleNamespace, rows: int) -> int:

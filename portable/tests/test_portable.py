@@ -249,7 +249,7 @@ def test_jax_gives_the_same_under_jit_vmap_grad_and_scan(tmp_path):
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     try:
-        for name in ("rough", "projected", "ensemble"):
+        for name in ("rough", "projected", "ensemble", "slopes of a product", "layers with inputs", "outputs by exp"):
             paths = FUNCTIONS[name]()
             f, d = written(paths, tmp_path), paths.input_dim
             x = points(9, d)
@@ -260,6 +260,12 @@ def test_jax_gives_the_same_under_jit_vmap_grad_and_scan(tmp_path):
             by_jax = jax.vmap(jax.jacrev(lambda x, f=f: f(x[None])[:, 0]), out_axes=1)(at)
             assert close(np.asarray(by_jax), gradient, 1e-8)
         run_the_page_s_code(tmp_path)
+        narrow = FUNCTIONS["lattice"]().to(torch.float32)  # its frequencies are in float64
+        at = jnp.asarray(points(9, 1).float().numpy())
+        f = written(narrow, tmp_path)
+        assert close(np.asarray(f(at)), narrow(points(9, 1)), 1e-4)
+        assert {each.dtype for each in f.value_and_grad(at)} == {at.dtype}
+        np.testing.assert_allclose(f(jnp.zeros((1, 1), int)), narrow([[0.0]]), atol=1e-4)
         f, paths = written(drawn(k.RBF(0.5)), tmp_path), drawn(k.RBF(0.5))
 
         def step(x, _):
