@@ -143,6 +143,12 @@ def given_slopes():
         "a second derivative": smooth.derivative(0).derivative(1),
         "a gradient of values": rough.gradient(),
         "a derivative, scaled": scaled.derivative(1),
+        "given an average by nodes": smooth.condition_on(
+            observe.mean([[0.1, 0.2]], [[0.4, 0.9]]).by_nodes(4), [1.0], noise=0.01, seed=0
+        ),
+        "given an average by quadrature": rough.condition_on(
+            observe.mean([[0.1, 0.2]], [[0.4, 0.9]]), [1.0], noise=0.01, seed=0
+        ),
         "a mean given slopes": matheron.PosteriorMean(smooth),
     }
 
@@ -368,7 +374,7 @@ REFUSED = {
         lambda: drawn(k.RBF(0.3) * k.Linear()).derivative(0),
     ),
     "averages over boxes": (
-        r"averages over boxes do not travel: .* observe.combine",
+        r"averages over boxes .* do not travel; .* observe.mean\(lower, upper\).by_nodes\(4\), .* observe.combine",
         lambda: drawn(k.RBF(0.3)).condition_on(observe.mean([[0.1]], [[0.4]]), [1.0], noise=0.1),
     ),
     "a derivative of a product": (

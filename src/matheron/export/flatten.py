@@ -424,8 +424,8 @@ def _by_its_code(kernel: Kernel, d: int) -> list[KernelProduct]:
 @products.of(Averaged)
 def _(kernel: Averaged, d: int) -> list[KernelProduct]:
     raise TypeError(
-        "averages over boxes do not travel: their covariance has error functions; give the paths sums over points in "
-        "place of averages, observe.combine(points, weights) or observe.mean(lower, upper).by_nodes(4)"
+        "averages over boxes with covariances in closed form do not travel; give the paths sums over points in place "
+        "of them: observe.mean(lower, upper).by_nodes(4), 4 nodes along each side, or observe.combine(points, weights)"
     )
 
 
