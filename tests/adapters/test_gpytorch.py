@@ -258,6 +258,11 @@ class Noisy(Exact):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x + torch.rand_like(x)))
 
 
+class Centred(Exact):
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x - x.mean(-2, keepdim=True)))
+
+
 def linear_mean() -> Any:
     mean: Any = gm.LinearMean(2)
     torch.nn.init.ones_(mean.weights)
@@ -334,6 +339,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: untrained(kind=Noisy),
         TypeError,
         r"Noisy.forward passes different values to its kernels when it is called twice",
+    ),
+    "features that depend on the other points": (
+        lambda: untrained(kind=Centred),
+        TypeError,
+        r"Centred.forward maps a point to something else where it is alone; .*ScaleToBounds does",
     ),
     "a mean of the inputs, and a kernel of features": (
         lambda: untrained(kind=OfFeatures, mean=linear_mean()),

@@ -337,6 +337,16 @@ def test_paths_of_a_network_have_its_law_and_take_data():
     assert torch.autograd.grad(trained(x).sum(), first)[0].abs().max() > 0
 
 
+def test_networks_with_normalised_batches_take_points_of_each_path_too():
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).double()
+    network(randn(50, 3))  # what it learned of a batch
+    z, x, own = F.of(network), rand(5, 3), rand(S, 6, 3)
+    network.eval()
+    close(z(x), F(network(x)).detach())
+    close(z(own), F(network(own.flatten(0, 1)).unflatten(0, (S, 6))).detach())
+    close(z.to_module()(own), z(own))
+
+
 # Where paths are taken, these are.
 
 
@@ -497,6 +507,9 @@ def test_maps_and_networks_that_do_not_fit_are_refused():
         ONE.of(NETWORK)
     with pytest.raises(ValueError, match="give input_dim="):
         F.of(NETWORK, input_dim=4)
+    for mixing in (lambda x: x - x.mean(0), lambda x: (x - x.amin(-2, True)) / (x.amax(-2, True) - x.amin(-2, True))):
+        with pytest.raises(ValueError, match="network: expected a map of each point by itself, got one that maps"):
+            F.of(mixing)
     assert F.of(lambda x: x[..., :2], input_dim=5).input_dim == 5
 
 

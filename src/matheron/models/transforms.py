@@ -719,7 +719,14 @@ class Network(RowMap):
         self.num_inputs = int(num_inputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.called(x)
+        rows = self.called(x.flatten(0, -2))  # layers such as BatchNorm1d take the second of three axes for channels
+        return rows.unflatten(0, x.shape[:-1])
+
+    @torch.no_grad()
+    def takes_each_by_itself(self, x: Tensor) -> bool:
+        """Whether the last of points `[..., n, d]` is mapped to the same where it is alone, as in blocks of points."""
+        beside, alone = self(x)[..., -1:, :], self(x[..., -1:, :])
+        return torch.allclose(beside, alone, rtol=1e-3, atol=1e-5, equal_nan=True)
 
     def image(self, box: Tensor) -> Tensor:
         """Estimate the image from points in the box, widened by a tenth, because a network has no known bounds."""
@@ -761,6 +768,12 @@ def as_map(
         raise ValueError(
             f"network: expected a map from [..., n, {input_dim or d}] to [..., n, {output_dim}], the functions' own, "
             f"got {shape} for [2, 3, {d}]; input_dim= says what it takes"
+        )
+    some = torch.linspace(0, 0.9, 6 * d, dtype=like.dtype, device=like.device).reshape(-1, d)
+    if isinstance(transform, Network) and not transform.takes_each_by_itself(some):
+        raise ValueError(
+            "network: expected a map of each point by itself, got one that maps a point to something else where it is "
+            "alone; scale points by numbers of the training data, not by those of the points it is called with"
         )
     return transform
 

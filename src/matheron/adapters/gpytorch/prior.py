@@ -168,6 +168,12 @@ class PriorOfModel:
                 f"model: {self.name}.forward passes different values to its kernels when it is called twice, so they "
                 f"are not a function of the inputs; {BY_HAND}"
             )
+        if not network.takes_each_by_itself(self.probes[0]):
+            raise TypeError(
+                f"model: {self.name}.forward maps a point to something else where it is alone; if it scales "
+                "features by the least and the largest of a call, scale by those of the training data, as "
+                f"gpytorch.utils.grid.ScaleToBounds does, {BY_HAND}"
+            )
         self.inputs, self.probes = (network(self.inputs[0]),), (features,)
         self.num_columns, self.tasks = features.shape[-1], set[int]()
         self.columns = [tuple(range(self.num_columns))]
