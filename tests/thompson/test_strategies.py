@@ -156,6 +156,16 @@ def test_a_study_goes_on_from_its_file(tmp_path, generator):
         minimize_function(bowl, BOX, 3, kernel=K.RBF(), state=state)
 
 
+def test_a_search_that_was_stopped_among_its_first_points_takes_the_others_of_them(tmp_path):
+    """With one seed a search begins with one list of points, resumed or not: none of these is evaluated twice."""
+    settings = {"kernel": K.RBF(0.5), "seed": 0, **FAST}
+    whole = minimize_function(bowl, BOX, 7, **settings)
+    for budget in (2, 5, 7):
+        study = minimize_function(bowl, BOX, budget, num_initial=6, state=tmp_path / "study.json", **settings)
+    assert study.points[:6] == whole.points[:6]
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kills as POSIX does")
 def test_a_killed_run_loses_only_the_evaluation_in_flight(tmp_path):
@@ -236,6 +246,20 @@ def test_a_trust_region_follows_lengthscales_and_units():
     )
     reach = ((x - X) / torch.tensor([100.0, 10.0], dtype=torch.float64)).abs().amax(0)
     torch.testing.assert_close(reach, 0.05 * torch.tensor([2.0, 0.5], dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    "warp", [matheron.transforms.Log(10.0, [True, False]), matheron.transforms.Kumaraswamy([0.5, 1.0], 1.0)]
+)
+def test_a_trust_region_takes_models_whose_inputs_are_warped(warp):
+    """Sides are in the box as the model sees it, where a logarithm of 1e-4 to 1 is four units long."""
+    X = torch.tensor([[0.1, 0.5]], dtype=torch.float64)
+    box = torch.tensor([[1e-4, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    inner = warp(box)[1] - warp(box)[0]
+    gp = matheron.ExactGP(K.RBF(0.3 * inner), warp(X), [0.0], 1e-6, input_transform=warp)
+    x = suggest(gp, box, 200, trust_region=0.1, seed=0, num_features=64, mesh_size=64, num_starts=1)
+    reach = ((x - X) / (box[1] - box[0])).abs().amax(0)
+    torch.testing.assert_close(reach, torch.full((2,), 0.05, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
 def test_a_search_with_a_trust_region_goes_on_where_it_was(tmp_path):
@@ -384,6 +408,7 @@ def test_one_number_is_a_bound_in_every_dimension_of_a_region(gp):
         ({"mesh_size": 0}, ValueError, "mesh_size: expected a whole number of at least 1"),
         ({"kernel": K.RBF([1.0, 2.0, 3.0])}, ValueError, "lengthscale"),
         ({"kernel": "RBF"}, TypeError, "kernel: expected a kernel of matheron.kernels"),
+        ({"state": "nowhere/study.json"}, FileNotFoundError, "no folder nowhere to write study.json into"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_evaluated(settings: Any, kind: type[Exception], message: str) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import operator
 import os
-import tempfile
+import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from ..kernels.own import as_kernel
 from ..models import ExactGP, Outputs
 from ..models.libraries import is_model
 from ..paths import AbstractFunctions
+from ..tables.files import check_folder
 from .fitting import fitted
 from .problem import Constraints, Known, listed, nondominated
 from .strategies import DRAWN, STRATEGIES, Drawing, spreads, suggest
@@ -97,7 +98,8 @@ class Study:
     @property
     def front_values(self) -> Tensor:
         """The objectives of the points of the front, `[k, m]`."""
-        return torch.tensor([self._objectives(i) for i in self.front], dtype=torch.float64, device="cpu")
+        values, m = [self._objectives(i) for i in self.front], len(self._objectives(self._usable()[0]))
+        return torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, m)
 
     @property
     def best_x(self) -> Tensor:
@@ -222,6 +224,8 @@ def minimize_function(
     if strategy == "function-space" and not (plain and m == 1):
         raise ValueError('strategy: function-space draws are of values of one output; use strategy="decoupled"')
     study, spread = _resumed(state, box), settings.pop("spread", None)
+    # A seed's first random numbers gave the points that a resumed study has; the search goes on with those after them.
+    torch.rand(len(study.points), box.shape[1], generator=generator, device=generator.device, dtype=torch.float64)
     rounds = 4  # rounds of one point each; the last takes the minimiser of the posterior mean
     returned.check(study, state)
     first = min(budget, 2 * (box.shape[1] + 1) if num_initial is None else as_count(num_initial, "num_initial"))
@@ -244,8 +248,8 @@ def minimize_function(
                 count = min(q, budget - len(study.points))
                 met = [value if ok else None for value, ok in zip(study.values, study.feasible, strict=True)]
                 side = side_after(cast(list[float | None], met), first, q, box.shape[1]) if trust_region else None
-                # The seed follows from the number of values, and not from the rounds of this process, because a study
-                # can be resumed.
+                # The round of four follows from the number of values, and not from the rounds of this process, because a
+                # study can be resumed.
                 turn = (len(study.points) - first) % rounds
                 due = m == 1 and (count > 1 or turn == rounds - 1)
                 each = graded(count) if count > 1 else graded(rounds)[-1 - turn]
@@ -422,16 +426,22 @@ def _save(study: Study, path: Path) -> None:
     content = {"format": FORMAT, **vars(study)}
     if not study.constraints:
         del content["constraints"]  # absent if there are no constraints
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _resumed(state: str | os.PathLike[str] | None, box: Tensor) -> Study:
-    if state is None or not Path(state).exists():
+    if state is None:
+        return Study(box.tolist())
+    check_folder(Path(state))
+    if not Path(state).exists():
         return Study(box.tolist())
     try:
         content = json.loads(Path(state).read_text())

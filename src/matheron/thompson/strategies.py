@@ -406,7 +406,7 @@ def regions(
     """Boxes about centres `[s, d]`, from `low` with sides `span`, both `[s, d]`; and a mesh of each, `[s, n, d]` in the
     unit cube. A point of the mesh differs from the centre in about `num_moved` coordinates."""
     whole, (s, d) = upper - lower, centres.shape
-    half = 0.5 * side * _relative_lengthscales(gp, whole).to(lower) * whole
+    half = 0.5 * side * _relative_lengthscales(gp, lower, upper).to(lower) * whole
     low, high = torch.maximum(centres - half, lower), torch.minimum(centres + half, upper)
     span = (high - low).clamp_min(torch.finfo(lower.dtype).tiny)  # [s, d]
     mesh = sobol_net(d, generator).next(mesh_size).to(lower)
@@ -430,21 +430,24 @@ def _data(gp: ExactGP | SparseGP, like: Tensor) -> Tensor:
     return X if gp.input_transform is None else gp.input_transform.to(X.device, X.dtype).inverse(X)
 
 
-def _relative_lengthscales(gp: GP, whole: Tensor) -> Tensor:
+def _relative_lengthscales(gp: GP, lower: Tensor, upper: Tensor) -> Tensor:
     """How long each coordinate's lengthscale is, in sides of the box, over their geometric mean: `[d]`; else ones. Of
     several models it is the geometric mean of theirs."""
-    each = torch.stack([_relative_lengthscales_of(member, whole) for member in leaves(gp)])
+    each = torch.stack([_relative_lengthscales_of(member, lower, upper) for member in leaves(gp)])
     return each.log().mean(0).exp()
 
 
-def _relative_lengthscales_of(gp: ExactGP | SparseGP, whole: Tensor) -> Tensor:
-    parts = gp.kernel.radial_parts(len(whole))
-    if parts is None or len(parts) != 1 or len(parts[0].dims) < len(whole):
-        return torch.ones_like(whole)
-    scale = torch.ones_like(whole)
-    if gp.input_transform is not None:  # lengthscales are in the model's own space
-        scale = gp.input_transform.to(whole.device, whole.dtype).derivative(torch.zeros_like(whole))
-    in_order = torch.empty_like(whole)
-    in_order[parts[0].dims] = parts[0].kernel.lengthscale.detach().to(whole).expand(len(whole))
-    relative = in_order / (scale.abs() * whole)
+def _relative_lengthscales_of(gp: ExactGP | SparseGP, lower: Tensor, upper: Tensor) -> Tensor:
+    d = len(lower)
+    parts = gp.kernel.radial_parts(d)
+    if parts is None or len(parts) != 1 or len(parts[0].dims) < d:
+        return torch.ones_like(lower)
+    box = torch.stack([lower, upper])
+    if gp.input_transform is not None:  # lengthscales are in the model's own space, and so is the box
+        box = gp.input_transform.to(box.device, box.dtype)(box)
+    in_order = torch.empty_like(lower)
+    in_order[parts[0].dims] = parts[0].kernel.lengthscale.detach().to(lower).expand(d)
+    relative = in_order / (box[1] - box[0]).abs()
+    if not bool((relative.isfinite() & (relative > 0)).all()):  # for example a logarithm's side from zero is infinite
+        return torch.ones_like(lower)
     return relative / relative.log().mean().exp()
