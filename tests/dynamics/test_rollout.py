@@ -337,6 +337,11 @@ GP = matheron.ExactGP(K.RBF(), [[0.0, 0.0]], [0.0], 0.1)
             "actions: expected 1 per step.*got 2",
         ),
         (
+            lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=torch.sin),  # has no signature
+            TypeError,
+            "controls: sin takes one argument, so it was called with the time, and failed",
+        ),
+        (
             lambda: matheron.rollout(one_control(), [0.0], 2, 0.1, controls=torch.nn.Linear(1, 1)),
             TypeError,
             "controls: Linear takes one argument, so it was called with the time, .*lambda time, state: policy",

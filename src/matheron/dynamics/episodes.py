@@ -235,9 +235,11 @@ def _from_frame(
 
 
 def _column(series: Series, column: object, name: str) -> Tensor:
-    """The numbers in a column, NaN in empty cells; dates become seconds."""
+    """The numbers in a column, NaN in empty cells; dates and durations become seconds."""
     if series.dtype.kind == "M":
-        series = (series - series.min()).dt.total_seconds()
+        series = series - series.min()
+    if series.dtype.kind == "m":
+        series = series.dt.total_seconds()
     try:
         return _numbers(series.to_numpy(dtype=float, na_value=np.nan), name)
     except (TypeError, ValueError) as error:

@@ -429,7 +429,10 @@ def _num_arguments(function: Callable[..., ArrayLike]) -> int:
     if isinstance(function, torch.nn.Module):
         function = function.forward
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # functions in C, such as torch.sin, have no signature
+        return 1
     return sum(p.kind in kinds and p.default is p.empty for p in parameters)
 
 

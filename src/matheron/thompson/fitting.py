@@ -56,16 +56,17 @@ class Refits:
     EVERY, GROWTH, MOST = 100, 1.05, 500
 
     def __init__(self) -> None:
-        self._first, self._last = (), None
+        self._last: tuple[tuple[Tensor, Tensor], ExactGP] | None = None
 
     def model(self, X: Tensor, y: Tensor) -> ExactGP:
         """A model of values y `[n]` at points X `[n, d]` of the unit cube."""
         size = len(y) if len(y) <= self.EVERY else self._size_for(len(y))
         first = (X[:size], y[:size])
-        if self._last is None or not all(map(torch.equal, self._first, first)):
+        last = self._last  # data and their model, read at once, because trials of several threads ask for models
+        if last is None or not all(map(torch.equal, last[0], first)):
             step = -(-size // self.MOST)
-            self._first, self._last = first, fitted(X[:size:step], y[:size:step])
-        known = self._last
+            self._last = last = first, fitted(X[:size:step], y[:size:step])
+        known = last[1]
         if len(y) <= self.EVERY:
             return known
         assert known.input_transform is not None and known.output_transform is not None
