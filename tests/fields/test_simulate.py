@@ -215,6 +215,11 @@ def test_tables_and_meshes_are_targets_too():
     assert np.flatnonzero(np.isnan(fields.simulate(paths, points).values).all(axis=0)).tolist() == [3]
 
 
+def test_no_points_have_no_values():
+    paths = matheron.draw_prior(kernels.RBF(0.3), 3, input_dim=2, seed=0)
+    assert fields.simulate(paths, np.zeros((0, 2))).compute().shape == (3, 0)
+
+
 def test_several_outputs_are_a_dim_of_their_own():
     g = torch.Generator().manual_seed(0)
     X = torch.rand(9, 2, generator=g, dtype=torch.float64)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,18 @@ def test_a_dataset_of_maps_is_written_too(field, tmp_path):
             with xr.open_dataset(path) as read:
                 np.testing.assert_allclose(read["mean"], maps["mean"], rtol=0, atol=1e-12)
                 np.testing.assert_array_equal(read["first"], maps["first"])
+
+
+@pytest.mark.parametrize("suffix", ["nc", "zarr", "tif"])
+def test_endings_in_capitals_are_of_the_same_formats_and_writing_warns_of_nothing(field, suffix, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        lower, upper = (fields.write(field, tmp_path / f"{name}") for name in (f"a.{suffix}", f"B.{suffix.upper()}"))
+    assert upper.is_dir() == lower.is_dir()
+    if suffix != "zarr":
+        assert upper.read_bytes()[:4] == lower.read_bytes()[:4]  # what a format begins with
+    else:
+        xr.testing.assert_equal(xr.open_zarr(upper), xr.open_zarr(lower))
 
 
 def count_blocks(monkeypatch, most=1000):

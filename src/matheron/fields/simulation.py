@@ -228,7 +228,7 @@ def _cuts(targets: Targets, paths: Functions, chunks: Chunks, *, together: int =
     elif chunks == "auto":
         few = min(paths.num_paths, together if shares_work(paths) else alone)
         sides = _sides(targets, few * paths.num_outputs)
-        more = BLOCK // (math.prod(sides) * paths.num_outputs)  # more paths fit if one block has all cells
+        more = BLOCK // max(1, math.prod(sides) * paths.num_outputs)  # more paths fit if one block has all cells
         sizes = (min(paths.num_paths, together, max(few, more)), *sides)
     else:
         raise ValueError(f"chunks: expected 'auto', a whole number of cells, or a mapping of dims, got {chunks!r}")

@@ -107,7 +107,7 @@ def _written(dataset: Dataset, path: Path, store: Path, scheduler: Scheduler, pr
         tasks = _tasks(dataset, store)
         for _ in tracked(finished(tasks, client, scheduler), len(tasks), path.name, "blocks", show=progress):
             pass
-    if path.suffix == ".zarr":
+    if path.suffix.lower() == ".zarr":
         os.replace(store, path)
         (path / _IDENTITY).unlink()
     else:
@@ -237,7 +237,7 @@ def _assemble(store: Path, path: Path, names: list[Hashable]) -> None:
     try:
         with dask.config.set(scheduler="sync"), xr.open_zarr(store, consolidated=True) as opened:
             dataset = opened[names]  # in the order of the variables, which a store does not keep
-            if path.suffix == ".nc":
+            if path.suffix.lower() == ".nc":
                 dataset = dataset.drop_encoding()
                 encoding = {
                     name: {"chunksizes": tuple(max(c) for c in v.chunks or ())} for name, v in _lazy(dataset).items()
