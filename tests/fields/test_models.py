@@ -372,6 +372,23 @@ def test_a_variogram_of_many_points_is_of_some_and_a_model_of_logarithms_has_non
         fields.model_variogram(gp, [0.1])
 
 
+def test_what_has_no_variogram_is_refused():
+    X = points(20)
+    gp = matheron.ExactGP(kernels.RBF(0.5), X, X[:, 0], noise=0.1)
+    counts = matheron.fit(kernels.RBF(0.5), X, torch.ones(20), likelihood=matheron.likelihoods.Poisson(), num_starts=1)
+    v = fields.variogram(X, X[:, 0], bins=3)
+    for model in (matheron.Outputs([gp, gp]), counts):
+        for of in (v.band, lambda model: fields.model_variogram(model, [0.1])):
+            with pytest.raises(TypeError, match="model: expected an ExactGP of one output"):
+                of(model)
+    with pytest.raises(ValueError, match=r"in 2 dimensions, got 1.*variogram\(model.points\(lonlat\), y\)"):
+        v.band(matheron.ExactGP(kernels.RBF(0.5), X[:, :1], X[:, 0], noise=0.1))
+    with pytest.raises(ValueError, match="up to 0 apart, got no pair"):
+        fields.variogram(torch.ones(5, 2), torch.rand(5))
+    with pytest.raises(ValueError, match="bins: expected a whole number of at least 1"):
+        fields.variogram(X, X[:, 0], bins=0)
+
+
 # Cokriging; space and time
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import ArrayLike, as_points, as_tensor
+from ..core.checks import ArrayLike, as_count, as_points, as_tensor
 from ..models import ExactGP
 from ..solvers.cholesky import safe_cholesky
 from .sphere import OnSphere
@@ -49,7 +49,12 @@ class Variogram:
         >>> bool((low < fields.model_variogram(gp, [0.3])).all() and low.shape == high.shape == (5,))
         True
         """
-        gp: ExactGP = model.inner if isinstance(model, OnSphere) else model
+        gp = _inner(model)
+        if self.points.shape[1] != gp.input_dim:
+            raise ValueError(
+                f"model: expected one of points as those of this variogram, in {self.points.shape[1]} dimensions, got "
+                f"{gp.input_dim}; for a model of longitudes and latitudes take variogram(model.points(lonlat), y)"
+            )
         generator = torch.Generator().manual_seed(seed)
         some = torch.randperm(len(self.points), generator=generator, device="cpu")[:500]
         points = torch.as_tensor(self.points, device="cpu")[some]
@@ -104,7 +109,7 @@ def variogram(X: ArrayLike, y: ArrayLike, *, bins: int = 15, largest: float | No
     >>> bool(v.gamma[0] < v.gamma[2]), int(v.pairs.sum()) > 1000
     (True, True)
     """
-    points = as_points(X, "X").double()
+    points, bins = as_points(X, "X").double(), as_count(bins, "bins")
     values = as_tensor(y, "y", like=points)
     if len(points) < 2 or values.shape != points.shape[:1]:
         raise ValueError(
@@ -115,6 +120,8 @@ def variogram(X: ArrayLike, y: ArrayLike, *, bins: int = 15, largest: float | No
         points, values = points[some], values[some]
     edges = np.linspace(0, float(torch.pdist(points).max()) / 2 if largest is None else largest, bins + 1)
     lags, gamma, pairs = _binned(points, values[None].numpy(), edges)
+    if not len(pairs):
+        raise ValueError(f"X: expected points that are more than 0 and up to {edges[-1]:.4g} apart, got no pair of such")
     return Variogram(lags, gamma[0], pairs, points.numpy(), edges)
 
 
@@ -147,9 +154,9 @@ def model_variogram(model: ExactGP | OnSphere, lags: ArrayLike, *, direction: in
     if isinstance(model, OnSphere) and model.centre is None:
         arc = 2 * (h / (2 * model.radius)).clamp_max(1.0).asin()
         ends = model.radius * torch.stack([arc.cos(), 0 * arc, arc.sin()], dim=1)
-        origin, ahead, gp = model.points([[0.0, 0.0]]), ends, model.inner
+        origin, ahead, gp = model.points([[0.0, 0.0]]), ends, _inner(model)
     else:
-        gp = model.inner if isinstance(model, OnSphere) else model
+        gp = _inner(model)
         origin = torch.zeros(1, gp.input_dim, dtype=torch.float64, device="cpu")
         ahead = torch.zeros(len(h), gp.input_dim, dtype=torch.float64, device="cpu")
         ahead[:, direction] = h
@@ -157,6 +164,17 @@ def model_variogram(model: ExactGP | OnSphere, lags: ArrayLike, *, direction: in
         origin, ahead = gp.input_transform(origin), gp.input_transform(ahead)
     k = gp.kernel.diag(origin) - gp.kernel(origin, ahead)[0]
     return (_unit(gp) * (k + (h > 0) * float(gp.noise.mean()))).detach().numpy()
+
+
+def _inner(model: ExactGP | OnSphere) -> ExactGP:
+    """The model that the variogram is of; a TypeError if it is not one of values of one output."""
+    gp = model.inner if isinstance(model, OnSphere) else model
+    if not isinstance(gp, ExactGP) or gp.num_outputs > 1:
+        raise TypeError(
+            f"model: expected an ExactGP of one output, or what fit_sphere returns for measurements, got {gp!r}; other "
+            "models have no variogram of the data in closed form"
+        )
+    return gp
 
 
 def _unit(model: ExactGP) -> float:
