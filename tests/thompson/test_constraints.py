@@ -202,13 +202,17 @@ def line(x):
 
 
 @pytest.mark.parametrize("constraints", ["a model", "an output", "a function"])
-@pytest.mark.parametrize("settings", [{}, {"spread": 0.5, "greedy": True}, {"trust_region": 0.6}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"spread": 0.5, "greedy": True}, {"trust_region": 0.6}, {"strategy": "weight-space", "num_features": 512}],
+    ids=str,
+)
 def test_suggestions_are_near_the_constrained_minimum_where_much_is_known(constraints, settings):
     """The nearest point to (0.9, 0.9) with x + y <= 1 is (0.5, 0.5)."""
     joint = matheron.Outputs([exact(bowl), exact(line)])
     one: Any = {"a model": exact(line), "an output": 1, "a function": line}[constraints]
     gp = joint if constraints == "an output" else joint.models[0]
-    x = suggest(gp, BOX, 3, constraints=one, seed=0, **FAST, **settings)
+    x = suggest(gp, BOX, 3, constraints=one, seed=0, **{**FAST, **settings})
     torch.testing.assert_close(x, torch.full((3, 2), 0.5, dtype=torch.float64), atol=0.03, rtol=0)
 
 

@@ -14,9 +14,9 @@ from ..core.boxes import as_box
 from ..core.checks import ArrayLike, Random, as_count, as_generator, as_tensor, check_names
 from ..drawing import draw
 from ..features import Features
-from ..models import GP, ExactGP, SparseGP, leaves
+from ..models import GP, ExactGP, Outputs, SparseGP, leaves
 from ..models.libraries import describe, is_model
-from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, require_paths
+from ..paths import AbstractFunctions, AbstractPaths, PosteriorMean, require_paths, stack
 from .minima import MESH_SIZE, Search, as_weights, minimize_problem, minimize_together, sobol_net
 from .problem import Output, Problem, formulated, listed, solve
 
@@ -179,8 +179,7 @@ class DrawingPlan:
         if self.strategy != "decoupled":
             if self.pending is not None:
                 raise ValueError('pending: a weight-space posterior takes no more data; use strategy="decoupled"')
-            kind = "cosine" if self.features is None else self.features
-            return [weight_space(m, q, features=kind, num_features=self.num_features, generator=g) for m, g in each]
+            return [self._in_weight_space(describe(model), q, generator) for model, generator in each]
         # Frequencies are chosen for the box. With a domain, `draw` would use a lattice in few dimensions, which is
         # meant for grids: in three dimensions, a search at separate points takes several times as long on it.
         kind = "leverage" if self.features in (None, "auto") else self.features
@@ -190,6 +189,12 @@ class DrawingPlan:
         if self.pending is not None:
             many = [_given_pending(paths, self.pending, g) for paths, g in zip(many, generators, strict=True)]
         return many
+
+    def _in_weight_space(self, gp: GP, q: int, generator: torch.Generator) -> AbstractPaths:
+        if isinstance(gp, Outputs):  # independent models, each with features of its own
+            return require_paths(stack([self._in_weight_space(member, q, generator) for member in gp.models]))
+        kind = "cosine" if self.features is None else self.features
+        return weight_space(gp, q, features=kind, num_features=self.num_features, generator=generator)
 
 
 def _together(
