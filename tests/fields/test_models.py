@@ -377,7 +377,8 @@ def test_what_has_no_variogram_is_refused():
     gp = matheron.ExactGP(kernels.RBF(0.5), X, X[:, 0], noise=0.1)
     counts = matheron.fit(kernels.RBF(0.5), X, torch.ones(20), likelihood=matheron.likelihoods.Poisson(), num_starts=1)
     v = fields.variogram(X, X[:, 0], bins=3)
-    for model in (matheron.Outputs([gp, gp]), counts):
+    models: list[Any] = [matheron.Outputs([gp, gp]), counts]
+    for model in models:
         for of in (v.band, lambda model: fields.model_variogram(model, [0.1])):
             with pytest.raises(TypeError, match="model: expected an ExactGP of one output"):
                 of(model)

@@ -121,7 +121,9 @@ def variogram(X: ArrayLike, y: ArrayLike, *, bins: int = 15, largest: float | No
     edges = np.linspace(0, float(torch.pdist(points).max()) / 2 if largest is None else largest, bins + 1)
     lags, gamma, pairs = _binned(points, values[None].numpy(), edges)
     if not len(pairs):
-        raise ValueError(f"X: expected points that are more than 0 and up to {edges[-1]:.4g} apart, got no pair of such")
+        raise ValueError(
+            f"X: expected points that are more than 0 and up to {edges[-1]:.4g} apart, got no pair of such"
+        )
     return Variogram(lags, gamma[0], pairs, points.numpy(), edges)
 
 

@@ -248,8 +248,8 @@ def minimize_function(
                 count = min(q, budget - len(study.points))
                 met = [value if ok else None for value, ok in zip(study.values, study.feasible, strict=True)]
                 side = side_after(cast(list[float | None], met), first, q, box.shape[1]) if trust_region else None
-                # The round of four follows from the number of values, and not from the rounds of this process, because a
-                # study can be resumed.
+                # Which of the four rounds it is follows from the number of values, and not from the rounds of this
+                # process, because a study can be resumed.
                 turn = (len(study.points) - first) % rounds
                 due = m == 1 and (count > 1 or turn == rounds - 1)
                 each = graded(count) if count > 1 else graded(rounds)[-1 - turn]
