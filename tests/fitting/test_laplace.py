@@ -304,6 +304,15 @@ def test_leaving_out_is_nearly_what_a_model_without_the_outcome_says(likelihood)
         _ = left.coverage
 
 
+def test_outcomes_are_left_out_as_precisely_with_little_noise():
+    """The mean of a Student-t outcome is that of f, and the cavities of f are those of its pseudo-observations."""
+    X = torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = (5 * X[:, 0]).sin() + X[:, 1]
+    gp = matheron.approximate(70.0 * kernels.Matern(2.5, 3.0), X, y, likelihood=L.StudentT(4.0, 1e-3))
+    left, normal = matheron.leave_one_out(gp), matheron.leave_one_out(gp.gaussian)
+    torch.testing.assert_close(left.rmse, normal.rmse, rtol=0.01, atol=0)
+
+
 def test_models_and_paths_are_saved_and_take_no_more_outcomes(tmp_path):
     for likelihood in (L.Binomial(5), L.Bernoulli("probit"), L.StudentT(4.0, 0.3)):
         gp = approximated(likelihood)

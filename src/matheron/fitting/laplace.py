@@ -471,8 +471,9 @@ def outcomes_left_out(gp: LatentGP) -> OutcomesLeftOut:
     R = root[:, None] * inverse * root
     a = R @ (z - m)
     f = m + K @ a
-    v = (K.diagonal() - ((K @ R) * K).sum(1)).clamp_min(1e-300)  # the posterior variance
-    open_ = inverse.diagonal()  # 1 - W v
+    open_ = inverse.diagonal()  # 1 - W v, v the posterior variance
+    # The difference is the smaller of 1 / W and the prior's variance, so that little is lost to rounding.
+    v = torch.where(W * K.diagonal() > 1, (1 - open_) / W, K.diagonal() - ((K @ R) * K).sum(1)).clamp_min(1e-300)
     mean, deviation = f - a * v / open_, (v / open_).sqrt()  # mean and deviation of the cavity distribution
     # The trapezoidal rule for a normal density, out to eight standard deviations.
     t = torch.linspace(-8.0, 8.0, 257, dtype=K.dtype, device=K.device)
