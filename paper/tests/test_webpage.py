@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from browser import opened
 from matheron.cli import app
 from matheron_paper import names
+from matheron_paper.results import read
 from matheron_paper.webpage import interactive, reported, write_page
 
 FILES = Path(__file__).parents[2] / "docs/results/files"
@@ -55,6 +56,13 @@ def test_a_later_record_of_a_trial_counts(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text("\n".join([lines[0], json.dumps(failed), *lines[1:]]))
     assert reported(file)[2] == 0
+
+
+def test_a_run_that_was_killed_while_it_wrote_has_the_trials_before(tmp_path):
+    whole = (FILES / "overview-paper.jsonl").read_text()
+    file = tmp_path / "a.jsonl"
+    file.write_text(whole + whole.splitlines()[1][:100])
+    assert len(read(file)[1]) == len(read(FILES / "overview-paper.jsonl")[1])
 
 
 def test_the_command_says_what_is_missing(tmp_path):

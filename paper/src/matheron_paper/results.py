@@ -178,12 +178,15 @@ class Results:
 
 
 def read(path: Path, maker: Callable[[str], Experiment] = experiment) -> tuple[Row, list[Row], list[Row]]:
-    """The header of a finished file, its trials that count and ended well, and those that failed.
+    """The header of a file, its trials that count and ended well, and those that failed.
 
     Of a file that a newer version of the experiment has gone on with, the trials count that count for that version; one
     that none has is taken as it is. `maker` finds the experiment by its name.
     """
-    header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    written = [line for line in path.read_bytes().split(b"\n") if line]
+    if len(written) > 1 and not _is_json(written[-1]):  # a run that was killed, or that is writing, left it incomplete
+        written.pop()
+    header, *lines = [json.loads(line) for line in written] or [None]
     if not isinstance(header, dict) or header.get("matheron results") != FORMAT:
         raise ResultsError(f"{path}: its first line is not the header of a results file")
     of = maker(header["experiment"])
