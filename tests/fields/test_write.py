@@ -272,6 +272,9 @@ def test_a_full_disk_is_named_and_leaves_nothing_under_the_file_s_name(field, tm
 
 
 def test_what_cannot_be_written_is_refused_before_any_work(field, tmp_path, monkeypatch):
+    for name in ("mg/l", ".."):
+        with pytest.raises(ValueError, match=f"names of variables without '/'.*got .'{name}'"):
+            fields.write(field.rename(name), tmp_path / "field.nc")
     with pytest.raises(ValueError, match=r"ends in \.zarr, \.nc"):
         fields.write(field, tmp_path / "field.csv")
     with pytest.raises(FileNotFoundError, match="make it first"):

@@ -78,6 +78,11 @@ def write(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"path: no folder {path.parent}; make it first")
     dataset = _as_dataset(field)
+    wrong = [name for name in map(str, dataset.variables) if "/" in name or not name.strip(".")]
+    if wrong:  # in Zarr and NetCDF they are paths
+        raise ValueError(
+            f"field: expected names of variables without '/', and not of dots alone, got {wrong}; rename them"
+        )
     if path.suffix.lower() in (".tif", ".tiff"):
         check_raster(dataset)
     store = path.with_name(path.name + ".partial")
