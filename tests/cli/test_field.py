@@ -524,6 +524,7 @@ def test_a_grid_that_misses_the_data_is_refused(table, tmp_path):
         (["--mask", "none.tif"], "--mask: no file none.tif"),
         (["--value", "x"], "expected different columns"),
         (["--x", "y,x"], "--x: expected the eastward coordinate first, as in --x x,y"),
+        (["--x", "x/km,y"], "--x: expected names that a coordinate can have in a file, got ['x/km']"),
         (["--x", "x,y,z", "--plot", "f.png"], "--plot: a map has two coordinates, got x, y, z"),
         (["--x", "x", "--out", "f.tif"], "--out: a raster has two coordinates, got x"),
         (["--crs", "EPSG:4326"], "expected longitude and latitude in degrees, got x from 500"),

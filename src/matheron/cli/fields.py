@@ -210,6 +210,9 @@ def _check_coordinates(names: list[str], out: Path | None, plot: Path | None) ->
     """Raise errors before any work if the coordinates cannot be drawn or stored as a map."""
     from ..fields.targets import EASTWARD, NORTHWARD
 
+    paths = [name for name in names if "/" in name or name == "path"]
+    if paths:  # a file has these names for its groups, and for the dimension of the realisations
+        raise ValueError(f"--x: expected names that a coordinate can have in a file, got {paths}; rename the columns")
     lower = [name.lower() for name in names]
     if len(names) == 2 and lower[0] in NORTHWARD and lower[1] in EASTWARD:
         raise ValueError(f"--x: expected the eastward coordinate first, as in --x {names[1]},{names[0]}; got {names}")
