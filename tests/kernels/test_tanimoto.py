@@ -149,6 +149,21 @@ def test_no_candidate_is_chosen_twice_and_each_function_has_the_best_that_is_lef
     assert every.index.tolist() == [17]
 
 
+def test_what_is_excluded_may_be_a_mask_and_is_not_taken_in_place_of_undefined_values():
+    best_of, paths = matheron.thompson.best_of, matheron.draw_prior(K.RBF(0.3), 4, input_dim=1, seed=0)
+    x = torch.rand(30, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    evaluated = torch.arange(30) % 2 == 0
+    expected = best_of(paths, x, exclude=range(0, 30, 2)).index
+    for mask in (evaluated, evaluated.numpy()):
+        assert torch.equal(best_of(paths, x, exclude=mask).index, expected)
+    nowhere = (-1 - paths.square()).log()
+    assert not bool(evaluated[best_of(nowhere, x, exclude=evaluated).index].any())
+    with pytest.raises(ValueError, match="candidates: expected at least 4 that are not excluded, got 0"):
+        best_of(paths, x, exclude=torch.ones(30, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"exclude: expected numbers of candidates from 0 to 29, got \[1.5\]"):
+        best_of(paths, x, exclude=[1.5])  # type: ignore[list-item]
+
+
 def test_lists_that_do_not_fit_are_refused():
     paths = matheron.draw_prior(K.Tanimoto(), 4, input_dim=30, num_features=4, seed=0)
     with pytest.raises(ValueError, match="candidates: expected 30 columns, got 29"):

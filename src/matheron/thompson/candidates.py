@@ -42,7 +42,8 @@ def best_of(
         maximize: take the candidate at which each function is largest.
         distinct: no candidate twice: where several functions have the same best one, those that come later take their
             best one of the rest.
-        exclude: the numbers of candidates that are not to be taken, such as those that were evaluated before.
+        exclude: the numbers of candidates that are not to be taken, such as those that were evaluated before; or for
+            each candidate whether it is one of these.
         block_size: rows that are read at once.
 
     >>> import torch, matheron
@@ -61,9 +62,7 @@ def best_of(
             f"functions: expected one output, got {functions.num_outputs}; give one of them, functions[..., 0]"
         )
     s = functions.num_paths
-    taken = as_array(exclude if isinstance(exclude, Tensor) else np.asarray(exclude, dtype=np.int64))
-    if len(taken) and not (0 <= int(taken.min()) and int(taken.max()) < n):
-        raise ValueError(f"exclude: expected numbers of candidates from 0 to {n - 1}, got {taken.tolist()}")
+    taken = _numbers(exclude, n)
     left = n - len(taken.unique())
     most = s if distinct else 1  # so that each function has a candidate, even if all others have taken theirs
     if left < most:
@@ -81,7 +80,8 @@ def best_of(
     for start in range(0, n, block_size):
         stop = min(n, start + block_size)
         f = sign * functions(_rows(candidates, start, stop, like.dtype, like.device))  # [s, rows]
-        f = f.masked_fill(barred[start:stop], torch.inf)
+        # NaN comes after infinity, so that undefined values come last but for what is excluded.
+        f = torch.where(f.isnan(), torch.inf, f).masked_fill(barred[start:stop], torch.nan)
         numbers = torch.arange(start, stop, device=like.device).expand(s, -1)
         value, index = torch.cat([value, f], dim=1), torch.cat([index, numbers], dim=1)
         value, kept = value.topk(min(most, value.shape[1]), dim=1, largest=False)
@@ -92,6 +92,17 @@ def best_of(
         choice[i] = free.long().argmax()
     own = torch.arange(s, device=like.device)
     return Chosen(index[own, choice], sign * value[own, choice])
+
+
+def _numbers(exclude: Sequence[int] | Tensor | np.ndarray, n: int) -> Tensor:
+    """The excluded numbers, of numbers or of a mask `[n]`."""
+    given = exclude.detach().cpu().numpy() if isinstance(exclude, Tensor) else np.asarray(exclude)
+    if given.dtype == bool and given.shape == (n,):
+        given = np.flatnonzero(given)
+    whole = given.ndim == 1 and (given.dtype.kind in "iu" or not given.size)
+    if not whole or (given.size and not (0 <= given.min() and given.max() < n)):
+        raise ValueError(f"exclude: expected numbers of candidates from 0 to {n - 1}, got {given.tolist()}")
+    return torch.from_numpy(given.astype(np.int64))
 
 
 def _shape(candidates: Any) -> tuple[int, int]:
