@@ -8,15 +8,17 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+import torch.distributions as D
 from sklearn.datasets import load_diabetes, make_friedman2
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 import matheron
 from examples import rand, randn
-from matheron import Sites
+from matheron import Sites, observe
 from matheron import kernels as K
 from matheron.fitting import FitWarning, maximised, search
+from matheron.fitting.hyperparameters import in_double
 from standard import KERNELS
 
 DOUBLE = torch.float64
@@ -330,6 +332,45 @@ def test_priors_pull_and_are_found_by_name():
         fit(kernel, X, y, priors={"noise": 1.0})
 
 
+@pytest.mark.parametrize(
+    "prior",
+    [
+        D.Independent(D.LogNormal(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5])), 1),
+        D.MixtureSameFamily(D.Categorical(torch.ones(1)), D.LogNormal(torch.zeros(1), torch.full((1,), 0.5))),
+        D.TransformedDistribution(D.Normal(0.0, 0.5), [D.ExpTransform()]),
+        gpytorch.priors.UniformPrior(0.3, 3.0),
+        gpytorch.priors.MultivariateNormalPrior(torch.ones(2), 0.1 * torch.eye(2)),
+    ],
+    ids=lambda prior: type(prior).__name__,
+)
+def test_a_prior_is_any_distribution_and_its_parts_become_double(prior):
+    X, y = data(12, 2)
+    fit(K.RBF([1.0, 1.0]), X, y, priors={"lengthscale": prior}, num_starts=1)
+    lengthscale = torch.tensor([0.7, 1.3], dtype=DOUBLE)
+    density = in_double(prior, lengthscale.device).log_prob(lengthscale)
+    assert density.dtype == DOUBLE
+    torch.testing.assert_close(density.float(), prior.log_prob(lengthscale.float()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("prior", "error", "words"),
+    [
+        (lambda v: -float(v.detach().sum()), TypeError, "log density of 'lengthscale', of values .2., .* got float"),
+        (
+            D.LogNormal(torch.zeros(3), torch.ones(3)),
+            ValueError,
+            "log density of 'lengthscale', of values .2., .* error",
+        ),
+        (lambda v: v[:, None] - v, ValueError, r"at most as many numbers, got \[2, 2\]"),
+    ],
+    ids=["a number", "another shape", "too many numbers"],
+)
+def test_a_density_of_another_form_is_refused_before_the_search(prior, error, words):
+    X, y = data(12, 2)
+    with pytest.raises(error, match=words):
+        fit(K.RBF([1.0, 1.0]), X, y, priors={"lengthscale": prior})
+
+
 def test_a_prior_with_bounds_keeps_what_it_is_about_within_them():
     X = torch.linspace(0, 1, 20, dtype=torch.float64)[:, None]
     priors = {"lengthscale": torch.distributions.Uniform(0.05, 0.06), "mean": torch.distributions.Uniform(1.0, 2.0)}
@@ -367,6 +408,33 @@ def test_a_constant_column_is_said_and_its_lengthscale_stays():
     with pytest.warns(FitWarning, match="column 1 of X is constant"):
         gp = fit(1.0 * K.RBF([1.0, 2.5]), X, y, seed=0)
     assert matheron.summary(gp).rows["RBF.lengthscale[x1]"] == pytest.approx(2.5)
+
+
+def test_slopes_and_averages_tell_of_a_column_whose_points_are_the_same():
+    """Without a datum elsewhere, only these do: values along the other column still leave a lengthscale as given."""
+    x = torch.tensor([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]], dtype=DOUBLE)
+    y = torch.tensor([0.0, 1.0, 0.5], dtype=DOUBLE)
+    slopes = [observe.value(x), observe.derivative(x, 0)]
+    boxes = observe.mean(x - 0.5, x + 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        gp = fit(None, slopes, [y, torch.tensor([3.0, -3.0, 2.0])], seed=0)
+        fit(1.0 * K.RBF([1.0, 1.0]), boxes, y, seed=0)
+    assert float(gp.kernel.kernel.lengthscale[0]) != pytest.approx(2**0.5, rel=1e-3)
+    with pytest.warns(FitWarning, match="column 0 of X is constant"):
+        fit(None, observe.value(x), y, seed=0)
+
+
+def test_a_fit_of_nothing_is_refused():
+    class Line(K.Kernel):
+        def forward(self, x, z):
+            return x @ z.mT
+
+        def features(self, num_features, generator):
+            return lambda x: x
+
+    with pytest.raises(ValueError, match=r"got a kernel without hyperparameters.* such as matheron.ExactGP"):
+        fit(Line(), [[0.1], [1.0]], [3.0, 4.0], noise=0.1, mean=0.0)
 
 
 def test_a_zero_stays_zero():

@@ -130,10 +130,10 @@ def test_few_evaluations_are_of_all_rows_where_these_are_many(sizes, monkeypatch
 
 
 class Interrupting:
-    """A flat prior that interrupts the fit, as Ctrl-C does, when it has been asked so often."""
+    """A flat prior that interrupts the search, as Ctrl-C does, when that has asked it so often."""
 
     def __init__(self, after: int) -> None:
-        self.left = after
+        self.left = 1 + after  # its form is checked once before the search
 
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
         self.left -= 1

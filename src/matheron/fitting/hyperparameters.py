@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, LogNormal, TransformedDistribution
+from torch.distributions import Distribution, LogNormal, Transform
 
 from ..kernels import Coregional, Kernel, Sum
 from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike, as_mean
@@ -245,8 +246,7 @@ def log_prior(leaves: Sequence[Leaf], values: Sequence[Tensor], priors: Mapping[
     for leaf, value in zip(leaves, values, strict=True):
         prior = prior_of(leaf, priors)
         if prior is not None:
-            density = cast(Callable[[Tensor], Tensor], getattr(prior, "log_prob", prior))
-            total = total + density(value).sum()
+            total = total + density_of(prior)(value).sum()
     return total
 
 
@@ -266,17 +266,50 @@ def checked_priors(priors: Mapping[str, Prior], leaves: Sequence[Leaf]) -> dict[
                 f"priors[{name!r}]: expected a torch distribution, or a function from values to their log density, "
                 f"got {type(prior).__name__}"
             )
-    return {name: _in_double(prior) for name, prior in priors.items()}
+    found: dict[str, Prior] = {name: in_double(prior, leaves[0].value.device) for name, prior in priors.items()}
+    for leaf in leaves:
+        prior = prior_of(leaf, found)
+        if prior is not None:
+            _check_density(leaf, prior)
+    return found
 
 
-def _in_double(prior: Prior) -> Prior:
-    """A distribution of float64 parameters. Gamma(2.0, 1.0) has float32 ones, and rounds all that it is asked about."""
-    if not isinstance(prior, Distribution) or type(prior) is TransformedDistribution:
-        return prior
-    parameters = {name: getattr(prior, name) for name in prior.arg_constraints if name in prior.__dict__}
-    if not parameters or not all(isinstance(v, Tensor) for v in parameters.values()):
-        parameters = {name: getattr(prior, name) for name in prior.arg_constraints}
-    return type(prior)(**{name: v.double() for name, v in parameters.items()}, validate_args=False)
+def _check_density(leaf: Leaf, prior: Prior) -> None:
+    """Raise an error if the log density of a leaf's own value is not a tensor that broadcasts to the value."""
+    shape = tuple(leaf.value.shape)
+    wanted = f"priors: expected the log density of {leaf.name!r}, of values {list(shape)}, as a tensor"
+    try:
+        density = density_of(prior)(leaf.value.clone())
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ValueError(f"{wanted}, got an error of {prior}: {error}") from error
+    if not isinstance(density, Tensor):
+        raise TypeError(f"{wanted} that torch can differentiate, got {type(density).__name__}")
+    if density.numel() > max(1, leaf.value.numel()):
+        raise ValueError(f"{wanted} of at most as many numbers, got {list(density.shape)} from {prior}")
+
+
+def density_of(prior: Prior) -> Callable[[Tensor], Tensor]:
+    """The function from values to their log density."""
+    return cast(Callable[[Tensor], Tensor], getattr(prior, "log_prob", prior))
+
+
+def in_double(prior: Any, device: torch.device) -> Any:
+    """A copy of a prior whose parameters, and those of its parts, are in float64 on a device.
+
+    Gamma(2.0, 1.0) has parameters in float32, and would round all values that it is asked about.
+    """
+    if isinstance(prior, Tensor):
+        return prior.to(device, torch.float64) if prior.is_floating_point() else prior.to(device)
+    if isinstance(prior, list | tuple):
+        return [in_double(part, device) for part in prior]
+    if isinstance(prior, torch.nn.Module):
+        prior = deepcopy(prior).to(device, torch.float64)
+    if isinstance(prior, Distribution | Transform):
+        prior = copy(prior)
+        parts = {k: v for k, v in vars(prior).items() if isinstance(v, Tensor | list | Distribution | Transform)}
+        vars(prior).update({name: in_double(part, device) for name, part in parts.items()})
+        vars(prior)["_validate_args"] = False  # the log density of values outside the support is -inf, or not finite
+    return prior
 
 
 def hyperparameters_of(
@@ -311,6 +344,11 @@ def hyperparameters_of(
     elif mean is not None:  # the mean is "linear"
         means = [Leaf("mean.weights", "real", levels.new_zeros(t, d)), Leaf("mean.bias", "real", levels)]
     h = Hyperparameters(kernel, leaves, fitted_noise if noise is None else noise, means, blocks)
+    if not h.leaves:
+        raise ValueError(
+            "kernel: expected something to fit, got a kernel without hyperparameters, and neither noise nor a mean "
+            "that is unknown; make the model itself, such as matheron.ExactGP"
+        )
     return h, h.encode({b.name: b.value.double() / b.unit for b in listed})
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import ArrayLike, Names, as_count, as_tensor, seeded
-from ..core.functionals import Functionals
+from ..core.functionals import Functionals, Observed
 from ..core.sites import Sites
 from ..kernels import RBF, Kernel, Matern, Scaled, coupled_diagonal
 from ..kernels.covariances import averages_in_closed_form
@@ -201,7 +201,7 @@ def fit(
         sites = Sites((user_X - units.input_centre) / units.input_scale, data.tasks)
         observed, ones, tasks = sites.points, torch.ones_like(user_y), data.tasks
     _check_scale(units.output_scale)
-    _say_constant_columns(user_X, kernel, data.input_names)
+    _say_constant_columns(_compared(data.sites), kernel, data.input_names)
     if len(user_y) > 1 and not is_observable(X) and bool((user_y == user_y[0]).all()):
         warnings.warn("y is constant, so the fitted hyperparameters are not meaningful", FitWarning, stacklevel=4)
     of = torch.zeros(len(user_y), dtype=torch.long, device=user_y.device) if sites.outputs is None else sites.outputs
@@ -241,8 +241,8 @@ def _with_nodes(X: Any, shortest: float = 0.1) -> Any:
     The kernel that is given is only where the search starts, in units that may be far from the data's.
     """
     ends = torch.cat(list(_ends(X)))
-    spread = (ends.amax(0) - ends.amin(0)).clamp_min(1e-300)
-    kernel = RBF(shortest * spread)
+    spread = ends.amax(0) - ends.amin(0)
+    kernel = RBF(shortest * torch.where(spread > 0, spread, 1.0))
 
     def resolved(part: Any) -> Any:
         if isinstance(part, list | tuple):
@@ -318,6 +318,15 @@ def _check_scale(scale: Tensor) -> None:
             "y: expected targets with a standard deviation from 1e-150 to 1e150, whose square a float64 can hold, got "
             f"{float(wrong[0]):.3g}; use other units"
         )
+
+
+def _compared(sites: Observed) -> Tensor:
+    """Points `[m, d]` between which data show differences: a slope compares points nearby, and an average those of a
+    box."""
+    if not isinstance(sites, Functionals):
+        return sites.points
+    steps = [*sites.directions.unbind(1), *([] if sites.sides is None else [sites.sides])]
+    return torch.cat([sites.points, *(sites.points + step for step in steps)])
 
 
 def _say_constant_columns(X: Tensor, kernel: Kernel, names: Names) -> None:
