@@ -33,6 +33,7 @@ from ..models import ExactGP, LatentGP
 from ..models.likelihoods import Likelihood, StudentT
 from ..models.means import CallableMean, ConstantMean, LinearMean, Mean, MeanLike
 from ..solvers import PCG, Auto, Cholesky, FactoredPosterior, Solver, as_solver, covariance
+from ..solvers.cholesky import solved
 from ..solvers.operator import KernelOperator
 from ..solvers.pcg import ConvergenceWarning
 from .evidence import LeaveOneOut
@@ -89,7 +90,7 @@ class _ByFactor:
 
     def solve(self, b: Tensor, W: Tensor, guess: Tensor | None) -> tuple[Tensor, Tensor]:
         L, root = self.factor(W), W.sqrt()
-        a = b - root * torch.cholesky_solve((root * (self.K @ b))[:, None], L)[:, 0]  # [n]
+        a = b - root * solved(L, (root * (self.K @ b))[:, None])[:, 0]  # [n]
         return a, self.K @ a
 
     def energy(self, u: Tensor, h: Tensor) -> Tensor:
