@@ -473,6 +473,21 @@ def test_a_caller_s_graph_and_inference_mode_change_nothing():
     assert [float(g.kernel.lengthscale) for g in (gp, other)] == [expected] * 2 and expected != 1.0
 
 
+def test_a_period_is_found_as_well_as_from_the_known_one():
+    """After a few iterations another period is the likeliest, so that more than one search goes on to its end."""
+    r = np.random.default_rng(0)
+    t = r.uniform(0, 1, (120, 1))
+    y = np.sin(2 * np.pi * 77 * t[:, 0]) + t[:, 0] + 0.1 * r.standard_normal(120)
+
+    def end(period, **settings) -> float:
+        kernel = 1.0 * K.Periodic(1.0, period) + 1.0 * K.RBF(1.0)
+        return float(matheron.log_marginal_likelihood(fit(kernel, t, y, priors={}, **settings)))
+
+    known = end(1 / 77, num_starts=1)
+    for seed in range(2):
+        assert end(1.0, seed=seed) > known - 0.05
+
+
 @pytest.mark.filterwarnings("ignore:The optimal value found")
 def test_noise_in_many_columns_is_not_taken_for_a_function():
     """Short lengthscales in ten dimensions are white noise, which is likelier than most starts and leads nowhere."""

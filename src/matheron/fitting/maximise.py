@@ -110,7 +110,8 @@ def fit(
             means maximum likelihood.
         num_starts: how many starts the search is chosen from. For each there are several candidates, with much and
             little noise, short lengthscales, periods of a periodogram, and random numbers. The likeliest three get a
-            few iterations, and the search goes on from the best of all. With 1, the search starts from the kernel's own
+            few iterations, and the search goes on from the best of all. With up to 256 observations, it goes on from
+            the best `num_starts`. With 1, the search starts from the kernel's own
             numbers and draws no random numbers. A second search follows, from a start with more or less noise, if a few
             iterations show that it may end higher.
         num_data: how many observations the hyperparameters are fitted to; the returned model holds all of them. A
