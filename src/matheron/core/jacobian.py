@@ -54,3 +54,39 @@ def derivative_along(
     f, pull, *_ = torch.func.vjp(inner, x)
     transposed = torch.func.vjp(lambda cotangent: pull(cotangent)[0], torch.zeros_like(f))[1]
     return transposed(u.to(x).expand_as(x))[0]
+
+
+def derivative_of_pairs(
+    k: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    z: Tensor,
+    left: Sequence[Tensor],
+    right: Sequence[Tensor],
+    name: str,
+) -> Tensor:
+    """Derivatives `[n, m]` of k(x, z) of each pair of points, along directions `left` in x and `right` in z.
+
+    Args:
+        name: what errors call k, which torch may be unable to differentiate.
+    """
+    several = len(left) + len(right) > 1
+
+    def at(z: Tensor) -> Tensor:
+        """Row j of the result depends on z_j alone."""
+        return derivative_along(lambda x: k(x, z), x, left, several).mT
+
+    try:
+        D = derivative_along(at, z, right, several).mT
+    except RuntimeError as error:
+        raise TypeError(
+            f"{name}: expected a `forward` that torch.func differentiates, as slopes need it, got {error}. Write it "
+            "with operations of torch that have forward and reverse derivatives (not torch.cdist, no NumPy), or write "
+            "`derivative(x, z, left, right)`"
+        ) from error
+    if not transformed() and not bool(D.detach().isfinite().all()):
+        raise ValueError(
+            f"{name}: expected finite derivatives of order {len(left) + len(right)}, got NaN or infinite ones; the "
+            "square root of a squared distance has none at coincident points. Write the kernel as a subclass of Radial "
+            "with `radial`, or write `derivative(x, z, left, right)`"
+        )
+    return D

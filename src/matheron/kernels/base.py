@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.arena import empty, frame, weigh
 from ..core.checks import ArrayLike, as_tensor, check_dim
-from ..core.jacobian import derivative_along
+from ..core.jacobian import derivative_of_pairs
 from ..core.modes import transformed
 from ..core.sites import Sites
 from ..core.value import Value
@@ -85,27 +85,7 @@ class Kernel(Value):
 
         By automatic differentiation of `forward`, where a kernel has no closed form of its own.
         """
-        several = len(left) + len(right) > 1
-
-        def at(z: Tensor) -> Tensor:
-            """Row j of the result depends on z_j alone."""
-            return derivative_along(lambda x: self.forward(x, z), x, left, several).mT
-
-        try:
-            D = derivative_along(at, z, right, several).mT
-        except RuntimeError as error:
-            raise TypeError(
-                f"{type(self).__name__}: expected a `forward` that torch.func differentiates, as slopes need it, got "
-                f"{error}. Write it with operations of torch that have forward and reverse derivatives (not "
-                "torch.cdist, no NumPy), or write `derivative(x, z, left, right)`"
-            ) from error
-        if not transformed() and not bool(D.detach().isfinite().all()):
-            raise ValueError(
-                f"{type(self).__name__}: expected finite derivatives of order {len(left) + len(right)}, got NaN or "
-                "infinite ones; the square root of a squared distance has none at coincident points. Write the kernel "
-                "as a subclass of Radial with `radial`, or write `derivative(x, z, left, right)`"
-            )
-        return D
+        return derivative_of_pairs(self.forward, x, z, left, right, type(self).__name__)
 
     def smoothness(self, input_dim: int) -> list[float]:
         """The number of mean-square derivatives that functions of this kernel have in each coordinate."""
