@@ -76,7 +76,7 @@ def test_onnxruntime_gives_the_values_of_the_paths(dtype, own, tmp_path, request
 
 
 def test_transforms_and_code_are_in_the_graph(tmp_path):
-    """In onnxruntime too, whose exporter rounds numbers in code to float32."""
+    """In onnxruntime too. Torch's exporter by itself rounds the numbers in code, such as 0.1 * f, to float32."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     f, g = (paths_of(k.Matern(2.5, 0.8), DOUBLE) for _ in range(2))
@@ -87,6 +87,11 @@ def test_transforms_and_code_are_in_the_graph(tmp_path):
     parts += [(1 + f.square()).log(), (1 + f.square()).sqrt(), 1 / (1 + f.square())]
     parts += [f.map(getattr(torch, name)) for name in ("sin", "cos", "expm1", "relu")]
     parts += [f.square().map(torch.log1p), 40 + (40 * f).softplus()]
+    parts += [
+        f.map(lambda f: 0.1 * f / 0.3),
+        f.map(lambda f: 0.3**f + torch.full_like(f, 0.7)),
+        f.map(lambda f: f.clamp(max=0.1)),
+    ]
     parts += [f.of(network) * g, g.map(lambda f: f.sin() * f), f.of(transforms.Round([True, False], tau=0.3))]
     slopes = f.condition_on(observe.gradient(points(f, 3, own=False)), torch.zeros(6), noise=1e-2)
     parts += [slopes, slopes.derivative(1)]

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -82,7 +82,48 @@ def _write_onnx(module: FunctionModule, path: Path, points: GraphPoints) -> None
             dynamo=True,
             external_data=False,  # one file, of at most 2 GB
             verbose=False,
+            custom_translation_table=_exact_constants(),
         )
+
+
+def _exact_constants() -> dict[Callable, Callable]:
+    """Operations with a number among their arguments, such as 0.1 * f, which torch's exporter rounds to float32."""
+    import onnx_ir
+    from onnxscript import opset18 as op
+
+    def constant(number: float, dtype: int) -> Any:
+        tensor: Any = onnx_ir.tensor(number, dtype=onnx_ir.DataType(dtype))
+        return op.Constant(value=tensor)
+
+    def scalar_tensor(s: float, dtype: int = 1, layout: str = "", device: str = "", pin_memory: bool = False) -> Any:
+        return constant(s, 1 if dtype == -1 else dtype)  # 1 is float32
+
+    def full_like(
+        like: Any,
+        fill_value: float,
+        dtype: int = -1,
+        layout: str = "",
+        device: str = "",
+        pin_memory: bool = False,
+        memory_format: str = "",
+    ) -> Any:
+        number = constant(fill_value, like.dtype if dtype == -1 else dtype)
+        shape: Any = op.Shape(like)
+        return op.Expand(number, shape)
+
+    def power_of(base: float, exponent: Any) -> Any:
+        return op.Pow(constant(base, exponent.dtype), exponent)
+
+    def masked_fill(values: Any, mask: Any, value: float) -> Any:
+        return op.Where(mask, constant(value, values.dtype), values)
+
+    aten = torch.ops.aten
+    return {
+        aten.scalar_tensor.default: scalar_tensor,
+        aten.full_like.default: full_like,
+        aten.pow.Scalar: power_of,
+        aten.masked_fill.Scalar: masked_fill,
+    }
 
 
 @contextmanager

@@ -163,7 +163,7 @@ def _(functions: PointwiseProduct) -> nn.Module:
 def _(functions: Mapped) -> nn.Module:
     function, (part,), t = functions.function, _parts(functions), functions.functions[0].num_outputs
     if isinstance(function, Elementwise):
-        return nn.Sequential(part, module.MappedModule(function.name, function.arguments, functions.dtype))
+        return nn.Sequential(part, module.MappedModule(function.name, function.arguments))
     if isinstance(function, OwnFunction):
         return nn.Sequential(part, module.CalledModule(function.owned(), t > 1))
     return nn.Sequential(part, *maps(function, t, functions._origin))

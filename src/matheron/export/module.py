@@ -374,15 +374,12 @@ class MappedModule(PartModule):
 
     fields = ("name", "arguments")
 
-    def __init__(self, name: str, arguments: Sequence[float | None], dtype: torch.dtype) -> None:
+    def __init__(self, name: str, arguments: Sequence[float | None]) -> None:
         super().__init__()
         self.name, self.arguments = name, list(arguments)
-        for i, number in enumerate(arguments):  # in files, the numbers are fields
-            tensor = None if number is None else torch.tensor(number, dtype=dtype, device="cpu")
-            self.register_buffer(f"number_{i}", tensor, persistent=False)
 
     def forward(self, f: Tensor) -> Tensor:
-        return FUNCTIONS[self.name](f, *(getattr(self, f"number_{i}") for i in range(len(self.arguments))))
+        return FUNCTIONS[self.name](f, *self.arguments)
 
 
 class CalledModule(PartModule):
