@@ -102,6 +102,17 @@ def test_a_solve_to_a_small_tolerance_is_that_of_the_features_by_dense_algebra(t
     torch.testing.assert_close(g.mean(x).reshape(len(x), t).mT.flatten(), mean, rtol=1e-5, atol=1e-5)
 
 
+def test_iterations_are_few_where_slopes_determine_many_more_modes_than_the_head_has():
+    """With a diagonal preconditioner beyond the head there would be hundreds."""
+    X = rand(8000, 2, seed=3)
+    y, slopes = torch.sin(9 * X).sum(1), 9 * torch.cos(9 * X[:4000])
+    gp = matheron.ExactGP(
+        K.Matern(2.5, 0.2), [observe.value(X), observe.gradient(X[:4000])], [y, slopes.flatten()], noise=[0.1, 0.1]
+    )
+    paths = matheron.draw(gp, 2, domain=UNIT, solver=FourierLattice(head=500), seed=0)
+    assert paths.solver_stats is not None and paths.solver_stats.converged and paths.solver_stats.iterations <= 60
+
+
 def test_data_in_two_steps_are_the_data_at_once_and_are_kept_in_files(tmp_path):
     gp, x = model(K.Matern(2.5, 0.3), 1, 60, (1e-2, 1e-1, 1e-3)), rand(30, 1, seed=6)
     exact, (a, b, c) = moments(gp, x), blocks(60, 1)

@@ -53,6 +53,15 @@ def test_a_solve_to_a_small_tolerance_is_that_of_the_features_by_dense_algebra(n
     torch.testing.assert_close(f.mean(x), mean, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind, most", [("uniform", 50), ("clustered", 140)])
+def test_iterations_are_few_where_data_determine_many_more_modes_than_the_head_has(kind, most):
+    """With a diagonal preconditioner beyond the head there would be 245 for uniform data, and more than 1000."""
+    X = data(kind, 20_000, 2)
+    gp = matheron.ExactGP(K.Matern(2.5, 0.1), X, torch.sin(9 * X).sum(1), noise=1e-4)
+    paths = matheron.draw(gp, 2, domain=UNIT, solver=FourierLattice(head=1000), seed=0)
+    assert paths.solver_stats is not None and paths.solver_stats.converged and paths.solver_stats.iterations <= most
+
+
 def data(kind: str, n: int, d: int) -> Tensor:
     X = rand(n, d, seed=3)
     if kind == "clustered":

@@ -110,7 +110,8 @@ def can_be_solved(basis: Joint, noise: Tensor, channels: Tensor | None) -> bool:
     For fewer data, a dense factor is made in any case.
     """
     precision = 1 / noise.double()
-    information = basis.information([float(precision[mine].sum()) for mine in rows_of(channels, basis.num_channels)])
+    totals = [float(precision[mine].sum()) for mine in rows_of(channels, basis.num_channels)]
+    information = basis.information(totals).sum(0)
     determined = min(largest_dense(noise.device), int((information > 0.1).sum()))
     return float(information.max()) <= 0.1 * LARGEST_INFORMATION and len(noise) > determined
 

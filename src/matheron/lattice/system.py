@@ -22,7 +22,9 @@ Greengard, Rachh and Barnett 2022). All of these add over data. A product with M
 convolution by FFTs and D*, then L^T, and the border (`System`).
 
 Conjugate gradients solve the system, preconditioned by the Cholesky factor of the rows and columns that the data
-determine best (`Head`). Where data are fewer than the weights they determine, the preconditioner is
+determine best (`Head`). Where the data determine many more weights than a factor can have, these are eliminated exactly
+(`Elimination`), and the other weights have a preconditioner that knows where the data are (`Local`). Without it, waves
+outside the data's domain take hundreds of iterations. Where data are fewer than the weights they determine, the preconditioner is
 M^-1 = I - S^T (S S^T + Lambda)^-1 S (`DataSpace`). Since |phi(x)^T e|^2 <= (phi^T M^-1 phi) (e^T M e), the error e of a
 path with the residual r is at most sqrt(r^T M^-1 r) posterior standard deviations. Iterations stop by that.
 
@@ -34,7 +36,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
@@ -153,20 +155,18 @@ class Joint:
         return found
 
     def information(self, totals: Sequence[float]) -> Tensor:
-        """The information of data on the lattice's weights, relative to the prior's, `[t c]`.
+        """The information of data on the lattice's weights, relative to the prior's: of each channel, `[k t, t c]`.
 
         `totals` are the sums of the data's precisions in each channel.
         """
         share = torch.full_like(self.lattice.scales()[0], 0.5)
         share[-1] = 1.0
-        parts = [torch.zeros_like(share) for _ in self.planes]
-        for kind, of_kind in zip(self.on_modes, _chunked(totals, self.num_outputs), strict=True):
-            weight = share if kind is None else share * kind.power
-            for total, row in zip(of_kind, self.planes, strict=True):
-                for part, plane in zip(parts, row, strict=True):
-                    if plane is not None:
-                        part += plane.square() * weight * total
-        return torch.cat(parts)
+        rows = []
+        for channel, total in enumerate(totals):
+            kind, row = self.on_modes[channel // self.num_outputs], self.planes[channel % self.num_outputs]
+            weight = total * (share if kind is None else share * kind.power)
+            rows.append(torch.cat([torch.zeros_like(share) if p is None else p.square() * weight for p in row]))
+        return torch.stack(rows)
 
     # Conversions between the weights of the basis, of the lattice's outputs, and of prior paths.
 
@@ -490,13 +490,18 @@ def unpacked(basis: Joint, Z: Tensor, r: int) -> Tensor:
 
 def packed_planes(basis: Joint, dtype: torch.dtype) -> Planes:
     """L for packed rows that are viewed as real ones, which are twice as long: `[2 c]`."""
-    h, factor = basis.lattice.num_pairs, _unitary(basis)
+    factor = _unitary(basis)
 
     def boxed(plane: Tensor) -> Tensor:
-        each = torch.cat([plane[:h].flip(0), plane[2 * h :], plane[:h]]) / factor
-        return each.repeat_interleave(2).to(dtype)
+        return (in_box(plane, basis.lattice) / factor).repeat_interleave(2).to(dtype)
 
     return [[None if plane is None else boxed(plane) for plane in row] for row in basis.planes]
+
+
+def in_box(each: Tensor, lattice: Lattice) -> Tensor:
+    """Numbers of the functions of a lattice, those of modes j and -j the same, in the order of its box: `[.., c]`."""
+    cos, _, one = each.split([lattice.num_pairs, lattice.num_pairs, 1], dim=-1)
+    return torch.cat([cos.flip(-1), one, cos], dim=-1)
 
 
 def _unitary(basis: Joint) -> Tensor:
@@ -523,20 +528,25 @@ class System:
         self.generator, self.cross, self.corner = information.generator, information.cross, information.corner
         self.size = [fast_size(2 * n - 1) for n in self.lattice.shape]
         totals = [float(T.flatten()[T.numel() // 2].real) for T in self.generator]  # the sums of the precisions
-        self.information = basis.information(totals)  # [t c]: data's, over the prior's
+        self.by_channel = basis.information(totals)  # [k t, t c]: data's, over the prior's
+        self.information = self.by_channel.sum(0)  # [t c]
         spectra = [self._spectrum(T) if total else None for T, total in zip(self.generator, totals, strict=True)]
         self._double = _Operator(spectra, basis, self._packed_cross(), self.corner.to(torch.complex128))
 
-    def head(self, rows: int, size: int | None = None, iterations: int = 20) -> Head:
+    def head(self, rows: int, size: int | None = None, iterations: int = 20, few: float = 3.0) -> Head | Elimination:
         """The preconditioner for this number of right-hand sides, which is exact on the heaviest weights.
 
         The heaviest weights are those that the data determine better than the prior, at most `size`. Their number is
-        also limited so that their factor takes no longer than some iterations (benchmarks/lattice.py).
+        also limited so that their factor takes no longer than some iterations (benchmarks/lattice.py). If the data
+        determine other weights more than a `few` times better than the prior, the heaviest are eliminated, and the
+        others have a `Local` preconditioner.
         """
         determined, cells = int((self.information > 1).sum()), math.prod(self.size)
         transforms = iterations * rows * 5 * cells * math.log2(max(2, cells)) * FFT_COST
         affordable = round((3 * transforms) ** (1 / 3))
-        return Head(self, min(determined, affordable, largest_dense(self.generator.device) if size is None else size))
+        head = Head(self, min(determined, affordable, largest_dense(self.generator.device) if size is None else size))
+        local = Local(self, head)
+        return Elimination(self._double, head, local) if local.largest > few else head
 
     @property
     def effective_dimension(self) -> float:
@@ -597,7 +607,7 @@ class System:
         directions = max(1.0, 0.1 * self.effective_dimension)
         target = tolerance**2 * directions
         single = None
-        if isinstance(precondition, Head) and self._suits_single():
+        if isinstance(precondition, Head | Elimination) and self._suits_single():
             single = (self._double.to_single(), precondition.to_single())
         parts, iterations, worst = [], 0, 0.0
         for start in range(0, len(b), self._rows):
@@ -628,7 +638,7 @@ class System:
         u: Tensor | None,
         target: float,
         precondition: Preconditioner,
-        single: tuple[_Operator, Head] | None,
+        single: tuple[_Operator, Head | Elimination] | None,
         most: int,
     ) -> tuple[Tensor, int, float]:
         """The solution for packed rows b from u, the iterations, and the largest preconditioned residual."""
@@ -686,10 +696,14 @@ class _Operator:
 
 
 def descend(
-    operator: _Operator, precondition: Preconditioner, b: Tensor, target: float, most: int
+    operator: Callable[[Tensor], Tensor], precondition: Preconditioner, b: Tensor, target: float, most: int
 ) -> tuple[Tensor, int, float]:
     """Conjugate gradients for packed rows b `[p, t c + e]`: the solution, the number of iterations, and the largest
     preconditioned residual. Two real rows that are packed as one are solved for together."""
+    if isinstance(precondition, Elimination):
+        known, rest = precondition.reduced(b)
+        u, steps, left = descend(precondition.schur, precondition.local, rest, target, most)
+        return known + precondition.extended(u), steps, left
     u, residual = torch.zeros_like(b), b.clone()
     z = precondition(residual)
     p, rz = z.clone(), _inner(residual, z)  # [p]
@@ -744,7 +758,8 @@ class Head:
         # The places of these in packed rows: the waves j and -j of pairs, then constants and explicit functions.
         self.up, self.down = r * lattice.size + h + 1 + q, r * lattice.size + h - 1 - q
         self.ones = torch.cat([one * lattice.size + h, torch.arange(e, device=device) + len(information)])
-        boxed = torch.cat([each[:, :h].flip(1), each[:, 2 * h :], each[:, :h]], dim=1).flatten()
+        self.places = torch.cat([self.up, self.down, self.ones])
+        boxed = in_box(each, lattice).flatten()
         self.diagonal = torch.cat([1 / (1 + boxed), boxed.new_ones(e)]).repeat_interleave(2)  # the diagonal of M^-1
 
     def to_single(self) -> Head:
@@ -755,17 +770,159 @@ class Head:
 
     def __call__(self, R: Tensor) -> Tensor:
         Z = complex_rows(real_rows(R) * self.diagonal)
-        if not len(self.factor):
-            return Z
+        return self.exact(R, Z) if len(self.factor) else Z
+
+    def exact(self, R: Tensor, onto: Tensor) -> Tensor:
+        """What the factor solves for: in rows `onto`, in the places of the heaviest weights."""
         up, down = R[:, self.up], R[:, self.down]
         # weights of cosines and of sines, as a + i b for two rows a and b
         W = torch.cat([(up + down) * 0.5**0.5, (up - down) * (1j * 0.5**0.5), R[:, self.ones]], dim=1)  # [p, k]
         columns = torch.view_as_real(W).movedim(0, 1)  # [k, p, 2]
         X = solved(self.factor, columns.flatten(1)).view(columns.shape).movedim(1, 0).contiguous()
         C, S, ones = torch.view_as_complex(X).split([up.shape[1], up.shape[1], len(self.ones)], dim=1)
-        Z[:, self.up], Z[:, self.down] = (C - 1j * S) * 0.5**0.5, (C + 1j * S) * 0.5**0.5
-        Z[:, self.ones] = ones
+        onto[:, self.up], onto[:, self.down] = (C - 1j * S) * 0.5**0.5, (C + 1j * S) * 0.5**0.5
+        onto[:, self.ones] = ones
+        return onto
+
+
+class Elimination:
+    """The heaviest weights c eliminated exactly, and a preconditioner of the Schur complement of the others f.
+
+        S_f  =  M_ff - M_fc M_cc^-1 M_cf,        M^-1 r  =  H r + E S_f^-1 E^T r,        E  =  I - H M
+
+    H is M_cc^-1 on c and zero on f. What `local` lets through to c would otherwise have the information of these
+    weights, which is by orders of magnitude the largest.
+    """
+
+    def __init__(self, operator: _Operator, head: Head, local: Local) -> None:
+        self.operator, self.head, self.local = operator, head, local
+
+    def to_single(self) -> Elimination:
+        return Elimination(self.operator.to_single(), self.head.to_single(), self.local.to_single())
+
+    def reduced(self, R: Tensor) -> tuple[Tensor, Tensor]:
+        """H R, and E^T R."""
+        known = self._solved(R)
+        return known, self._others(R - self.operator(known))
+
+    def extended(self, U: Tensor) -> Tensor:
+        """E U."""
+        return U - self._solved(self.operator(U))
+
+    def schur(self, U: Tensor) -> Tensor:
+        """S_f U, of rows that are zero on c."""
+        return self._others(self.operator(self.extended(U)))
+
+    def __call__(self, R: Tensor) -> Tensor:
+        known, rest = self.reduced(R)
+        return known + self.extended(self.local(rest))
+
+    def _solved(self, R: Tensor) -> Tensor:
+        zero = torch.zeros_like(R)
+        return self.head.exact(R, zero) if len(self.head.factor) else zero
+
+    def _others(self, R: Tensor) -> Tensor:
+        R[:, self.head.places] = 0
+        return R
+
+
+class Local:
+    """An approximate inverse of M on the weights outside the head, which is local in place and in frequency.
+
+    Data of information i_j on mode j, the mean over the box, whose density at x is rho(x) times its mean: a packet of
+    waves about x and j is multiplied by M by about 1 + i_j rho(x). Outside the data's domain that is one, and the
+    diagonal is too large there. In bands l of modes, Psi_l^2 adding up to one, the preconditioner is
+
+        diag(1 / (1 + i_j r_l))  +  sum_l Psi_l F* [1 / (1 + i_l rho_l(x)) - 1 / (1 + i_l r_l)] F Psi_l,
+
+    with Fourier transforms F, i_l at the centre of a band, rho_l as packets of the band see it, and its mean r_l over
+    the data; where rho_l is above r_l, the bracket counts as zero.
+
+    Args:
+        system: with the information of all data.
+        head: whose weights are left out.
+        ratio: that of the information in neighbouring bands.
+        width: of a packet, in waves of the shortest wavelength of its band, times 2 pi (benchmarks/lattice.py).
+        least: modes of less information are not transformed.
+    """
+
+    def __init__(
+        self, system: System, head: Head, *, ratio: float = 30.0, width: float = 2.0, least: float = 0.1
+    ) -> None:
+        lattice, t = system.lattice, system.basis.num_outputs
+        self.shape = lattice.shape
+        by_channel = in_box(system.by_channel.unflatten(1, (t, -1)), lattice)  # [k t, t, c]
+        others = torch.ones(by_channel[0].numel() + len(system.corner), dtype=torch.bool, device=by_channel.device)
+        others[head.places] = False
+        others = others[: by_channel[0].numel()].view(t, *self.shape)
+        information = by_channel.sum(0).view(t, *self.shape)
+        self.largest = float((information * others).max())
+        bands = max(1, round(math.log(max(1.0, self.largest)) / math.log(ratio)))
+        step = max(math.log(max(1.0, self.largest)) / bands, 1e-3)
+        diagonal = torch.zeros_like(information)
+        self.bands: list[tuple[int, tuple[slice, ...], Tensor, Tensor]] = []  # a block of weights, modes, Psi, [..]
+        for r, i in enumerate(information):
+            number = (i.clamp_min(1e-300).log() / step).clamp(0, bands)
+            for band in range(bands + 1):
+                psi = (0.5 * math.pi * (number - band).abs().clamp_max(1)).cos() * others[r]
+                inner = (psi > 0.1) & (i > 1)
+                if self.largest <= 1 or not bool(inner.any()):
+                    diagonal[r] += psi.square() / (1 + i)
+                    continue
+                reach, waves = self._reach((psi > 1e-6) & (i > least)), self._reach(inner)
+                modes = tuple(slice(n // 2 - m, n // 2 + m + 1) for n, m in zip(self.shape, reach, strict=True))
+                grid = [fast_size(2 * m + 1) for m in reach]
+                each = [float(of_channel[r].view(self.shape)[inner].mean()) for of_channel in by_channel]
+                spread = [width / (2 * math.pi * max(1, m)) for m in waves]
+                rho, i_l = density(system, each, grid, spread), math.exp(band * step)
+                mean = float(rho.square().mean() / rho.mean())
+                bracket = (1 / (1 + i_l * rho) - 1 / (1 + i_l * mean)).clamp_min(0)
+                diagonal[r] += psi.square() / (1 + mean * i)
+                self.bands.append((r, modes, psi[modes].contiguous(), bracket))
+        self.diagonal = torch.cat([diagonal.flatten(), diagonal.new_zeros(len(system.corner))]).repeat_interleave(2)
+
+    def _reach(self, modes: Tensor) -> list[int]:
+        """The largest |j| of some modes along each axis."""
+        places = modes.nonzero()
+        return [int((column - n // 2).abs().max()) for column, n in zip(places.unbind(1), self.shape, strict=True)]
+
+    def to_single(self) -> Local:
+        """The same in single precision."""
+        other = copy(self)
+        other.diagonal = self.diagonal.float()
+        other.bands = [(r, modes, psi.float(), bracket.float()) for r, modes, psi, bracket in self.bands]
+        return other
+
+    def __call__(self, R: Tensor) -> Tensor:
+        Z, c, axes = (
+            complex_rows(real_rows(R) * self.diagonal),
+            math.prod(self.shape),
+            tuple(range(-len(self.shape), 0)),
+        )
+        for r, modes, psi, bracket in self.bands:
+            of, here = slice(r * c, (r + 1) * c), (slice(None), *modes)
+            # Modes that are numbered from zero are waves times another wave, which cancels.
+            V = torch.fft.ifftn(R[:, of].unflatten(1, self.shape)[here] * psi, s=bracket.shape, dim=axes)
+            V = torch.fft.fftn(V.mul_(bracket), dim=axes)[(slice(None), *(slice(n) for n in psi.shape))]
+            Z[:, of].unflatten(1, self.shape)[here] += V * psi
         return Z
+
+
+def density(system: System, information: Sequence[float], grid: Sequence[int], width: Sequence[float]) -> Tensor:
+    """The density of data over its mean on a `grid` over the box: of the channels by this information of theirs.
+
+    It is smoothed by a Gaussian whose standard deviations are a share `width` of the box along each axis.
+    """
+    T = torch.zeros_like(system.generator[0])
+    for i, of_channel in zip(information, system.generator, strict=True):
+        if i > 0:
+            T += of_channel * (i / sum(information) / float(of_channel.flatten()[of_channel.numel() // 2].real))
+    for axis, (n, size, sd) in enumerate(zip(T.shape, grid, width, strict=True)):
+        j = torch.arange(n, device=T.device) - n // 2
+        gaussian = (-0.5 * (2 * math.pi * sd * j).square()).exp().to(T).view(-1, *[1] * (T.ndim - 1 - axis))
+        folded = T.new_zeros(*T.shape[:axis], size, *T.shape[axis + 1 :])
+        T = folded.index_add_(axis, j % size, T * gaussian)
+    return torch.fft.ifftn(T, norm="forward").real.clamp_min(0)
 
 
 class DataSpace:
