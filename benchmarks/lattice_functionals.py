@@ -65,6 +65,7 @@ CASES = {
     "line-matern": (mixture(K.Matern(2.5, 0.1), 1, 1_000_000, 1_000_000, 1e-2), K.Matern(2.5, 0.1), 1),
     "plane-rbf": (mixture(K.RBF(0.1), 2, 1_000_000, 1_000_000, 1e-2), K.RBF(0.1), 2),
     "plane-matern": (mixture(K.Matern(2.5, 0.1), 2, 100_000, 100_000, 1e-1), K.Matern(2.5, 0.1), 2),
+    "plane-matern-million": (mixture(K.Matern(2.5, 0.1), 2, 1_000_000, 1_000_000, 1e-2), K.Matern(2.5, 0.1), 2),
     "raster": (raster(K.Matern(2.5, 0.1), 316, 1e-4), K.Matern(2.5, 0.1), 2),
 }
 

@@ -22,11 +22,12 @@ Greengard, Rachh and Barnett 2022). All of these add over data. A product with M
 convolution by FFTs and D*, then L^T, and the border (`System`).
 
 Conjugate gradients solve the system, preconditioned by the Cholesky factor of the rows and columns that the data
-determine best (`Head`). Where the data determine many more weights than a factor can have, these are eliminated exactly
-(`Elimination`), and the other weights have a preconditioner that knows where the data are (`Local`). Without it, waves
-outside the data's domain take hundreds of iterations. Where data are fewer than the weights they determine, the preconditioner is
-M^-1 = I - S^T (S S^T + Lambda)^-1 S (`DataSpace`). Since |phi(x)^T e|^2 <= (phi^T M^-1 phi) (e^T M e), the error e of a
-path with the residual r is at most sqrt(r^T M^-1 r) posterior standard deviations. Iterations stop by that.
+determine best (`Head`). If the data determine many more weights than a factor can have, these are eliminated exactly
+(`Elimination`). The others then have a preconditioner that knows where the data are (`Local`); with a diagonal one,
+waves outside the data's domain take hundreds of iterations. Where data are fewer than the weights they determine, the
+preconditioner is M^-1 = I - S^T (S S^T + Lambda)^-1 S (`DataSpace`). Since |phi(x)^T e|^2 <= (phi^T M^-1 phi)
+(e^T M e), the error e of a path with the residual r is at most sqrt(r^T M^-1 r) posterior standard deviations.
+Iterations stop by that.
 
 Real weights are kept two rows in a complex one, as coefficients of complex waves, scaled so that inner products stay
 the same. M is real, hence linear in these too.
@@ -829,14 +830,14 @@ class Elimination:
 class Local:
     """An approximate inverse of M on the weights outside the head, which is local in place and in frequency.
 
-    Data of information i_j on mode j, the mean over the box, whose density at x is rho(x) times its mean: a packet of
-    waves about x and j is multiplied by M by about 1 + i_j rho(x). Outside the data's domain that is one, and the
-    diagonal is too large there. In bands l of modes, Psi_l^2 adding up to one, the preconditioner is
+    The data have the information i_j on mode j, as a mean over the box. Where their density is rho(x) times its mean, M
+    multiplies a packet of waves about x and j by about 1 + i_j rho(x). Outside the data's domain that is one, and the
+    diagonal is too large there. With Psi_l^2 for bands of modes that add up to one, the preconditioner is
 
-        diag(1 / (1 + i_j r_l))  +  sum_l Psi_l F* [1 / (1 + i_l rho_l(x)) - 1 / (1 + i_l r_l)] F Psi_l,
+        diag(1 / (1 + i_j r_l))  +  sum_l Psi_l F* [1 / (1 + i_l rho_l(x)) - 1 / (1 + i_l r_l)] F Psi_l.
 
-    with Fourier transforms F, i_l at the centre of a band, rho_l as packets of the band see it, and its mean r_l over
-    the data; where rho_l is above r_l, the bracket counts as zero.
+    F are Fourier transforms, and i_l is the information at the centre of a band. Packets of the band see the density
+    rho_l, with the mean r_l over the data. The bracket counts as zero where rho_l is above r_l.
 
     Args:
         system: with the information of all data.
