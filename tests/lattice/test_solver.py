@@ -78,6 +78,8 @@ def data(kind: str, n: int, d: int) -> Tensor:
 CASES = {
     "one dimension": (K.Matern(2.5, 0.2), 1, 300, 1e-2, "uniform"),
     "small noise": (K.Matern(2.5, 0.3), 1, 300, 1e-4, "uniform"),
+    "periodic": (K.Periodic(0.5, 0.9), 1, 300, 1e-2, "uniform"),
+    "two periods": (K.Periodic(0.5, 0.3) + K.Periodic(0.4, 0.7), 1, 300, 1e-2, "uniform"),
     "two dimensions": (K.RBF(0.2), 2, 400, 1e-2, "uniform"),
     "clustered": (K.RBF(0.2), 2, 400, 1e-2, "clustered"),
     "on a line": (K.RBF(0.2), 2, 300, 1e-2, "on a line"),
@@ -363,6 +365,9 @@ def test_refusals():
     with pytest.raises(ValueError, match=r'features="lattice": .* multiplied with a linear one; use features="auto"'):
         matheron.draw_prior(growing, 1, input_dim=1, features="lattice", domain=UNIT)
     assert "lattice" not in matheron.draw_prior(growing, 1, input_dim=1, domain=UNIT).prior.features.description
+    rough = matheron.ExactGP(K.Matern(0.5, 0.2) + K.RBF(0.5), X, X[:, 0], noise=0.01)
+    with pytest.raises(ValueError, match=r"\(2 lattices.* too many modes for this many paths"):
+        matheron.draw(rough, 5000, solver="lattice", domain=UNIT)
     with pytest.raises(ValueError, match="needs paths whose prior is on one lattice"):
         matheron.draw(gp, 1).condition_on(X, X[:, 0], noise=0.1, solver="lattice")
     mixed = matheron.draw_prior(K.RBF(0.5).on(0) + K.RBF(1.0), 2, input_dim=4, domain=UNIT, seed=0)  # 4: random

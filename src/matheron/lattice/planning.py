@@ -118,6 +118,8 @@ class LatticePlanner:
         input_dim = domain.shape[1]
         waves = [t for t in terms if t.stationary and not (t.forms or t.own)]
         discrete = [t for t in waves if _repeats(t, input_dim, spec.num_features)]
+        if spec.joint and len(discrete) == len(waves):  # data are solved for on a lattice, so that one term is on it
+            discrete = discrete[1:]
         left = [t for t in terms if not any(t is other for other in discrete)]
         alike = grouped(with_series(left))
         # `alike` lattices, with equally many modes each
@@ -223,4 +225,7 @@ def _require_joint(made: list[LatticeBlock], rest: list[Term], input_dim: int, c
     exact += [False] * (len(rest) - len(plain))
     if not made or not same_modes([basis for basis, *_ in made]) or not all(exact):
         others = len(exact) - sum(exact)
-        raise NoJointLattice(f"{len(made)} lattices, and {others} terms that have none")
+        why = f"{len(made)} lattices, and {others} terms that have none"
+        if len(made) > 1 and not others:
+            why += "; one for all terms would have too many modes for this many paths, two periods or over 3 dimensions"
+        raise NoJointLattice(why)
