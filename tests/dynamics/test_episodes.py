@@ -68,7 +68,7 @@ def test_times_say_how_long_each_step_was():
     ]
     frame = pd.DataFrame(rows, columns=["run", "seconds", "angle"])
     frame["date"] = pd.to_datetime(frame["seconds"], unit="s")
-    frame["duration"] = pd.to_timedelta(frame["seconds"], unit="s")
+    frame["duration"] = pd.to_timedelta(frame["seconds"].tolist(), unit="s")
     for column in ("seconds", "date", "duration"):
         Y = transitions(frame, states="angle", episode="run", time=column, method="euler")[1]
         assert Y[:, 0].tolist() == [2.0, 1.5, -4.0]
