@@ -279,6 +279,7 @@ INSIDE = {
     "adapters.gpflow", "adapters.sklearn", "cli.demo.numbers", "cli.playground.command",
     "cli.playground.model", "cli.playground.page", "compare.bounds", "core.arena", "core.boxes", "dynamics.iterative",
     "evaluate.fused.product", "evaluate.own_points", "features.leverage", "features.quasi_random",
+    "fitting.hyperparameters",
     "cli.field_data", "fields.field_models", "kernels.radial", "kernels.rational_quadratic", "lattice.planning",
     "paths.precision", "paths.sparse", "thompson.fitting", "thompson.minima", "thompson.problem",
     "thompson.quasi_newton", "thompson.strategies",

@@ -139,7 +139,7 @@ def test_a_lengthscale_too_short_for_the_series_is_warned_of():
     assert short.truncated == pytest.approx(weights[513:].sum() / weights.sum(), rel=1e-3)
     lonlat = np.random.default_rng(0).uniform(0, 9, (40, 2))
     y = kernels.Matern(0.5, 20.0)(fields.on_sphere(lonlat))[0].numpy() + np.random.default_rng(1).standard_normal(40)
-    with pytest.warns(RuntimeWarning, match="beyond 512, which the kernel lacks at a lengthscale of"):
+    with pytest.warns(RuntimeWarning, match="above 512, which the kernel leaves out, at a lengthscale of"):
         fields.fit_sphere(lonlat, y, 1.0 * fields.SphereMatern(0.5, 50.0), noise=1e-3, mean=0.0, num_starts=1)
 
 
