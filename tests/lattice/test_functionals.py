@@ -69,8 +69,10 @@ def test_draws_given_values_gradients_and_averages_have_the_law_of_the_dense_clo
     assert_moments(paths.at(slopes), of_slopes.mean, of_slopes.covariance, basis_error=0.02)
 
 
-@pytest.mark.parametrize("head", [None, 5])
-@pytest.mark.parametrize("t", [1, 2])
+@pytest.mark.parametrize(
+    ("t", "head"),
+    [(1, 5), (2, None), *(pytest.param(t, head, marks=pytest.mark.slow) for t, head in [(1, None), (2, 5)])],
+)
 def test_a_solve_to_a_small_tolerance_is_that_of_the_features_by_dense_algebra(t, head):
     """The second and third solves go on from the first one's system, and bring kinds that it did not know."""
     d, n, x = 2, 50, rand(30, 2, seed=6)

@@ -308,7 +308,9 @@ ROUGH = {  # kernel, dimensions, noise, and whether data are given on the lattic
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "two")) for n in ROUGH])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("one dimension", "two"))) for n in ROUGH]
+)
 def test_a_rough_prior_takes_data_and_then_more(name):
     """Between data and at them: variances and means in closed form, and W2 beside that of exact draws.
 
