@@ -103,6 +103,7 @@ KERNELS = {
 }
 # Products of three factors, or with a stationary one, take seconds each.
 SLOW = {"random features times stationary", "random features times linear times stationary", "three of them"}
+SLOW |= {"random features times random features"}
 DEPENDS_ON_CHANCE = {name for name in KERNELS if "random" in name or "three" in name}
 
 
